@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -60,3 +61,55 @@ def test_a_send_that_was_given_up_is_not_written_later(kafka_cluster: Callable[[
             return await story()
 
     assert asyncio.run(story_in_time()) == [b"before", b"after"]
+
+
+@pytest.mark.parametrize(
+    "place", ["before aiokafka has it", "before a request is made of it", "right before it is sent"]
+)
+def test_nor_is_one_whose_time_passed_while_the_process_was_stopped(
+    kafka_cluster: Callable[[], KafkaCluster], place: str
+) -> None:
+    """No timer runs in a process that is stopped: when it goes on, its sender comes first.  Another process may have taken over
+    meanwhile, and what it has done must not be undone."""
+    cluster = kafka_cluster()
+    cluster.create_topic(_TOPIC)
+    producer = KafkaTopicClients(cluster.bootstrap_servers, {}, client_id="stopped", fetch_max_wait_ms=500).producer()
+
+    async def send(value: bytes, until_s: float | None = None) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        await producer.send(_TOPIC, partition=0, key=None, value=value, timestamp_ms=now_ms, until_s=until_s)
+
+    async def story() -> list[bytes]:
+        await send(b"before", time.monotonic() + 60)
+        assert producer._producer is not None
+        inner = producer._producer
+        match place:
+            case "before aiokafka has it":
+                inner.send = _stopped_once(inner.send)
+            case "before a request is made of it":
+                inner._sender._send_produce_req = _stopped_once(inner._sender._send_produce_req)
+            case _:
+                inner.client.ready = _stopped_once(inner.client.ready)
+        with pytest.raises(BrokerUnreachableError, match="given up"):
+            await send(b"late", time.monotonic() + 0.5)
+        await send(b"after", time.monotonic() + 60)
+        values = await _values(cluster)
+        await producer.close()
+        return values
+
+    async def story_in_time() -> list[bytes]:
+        async with asyncio.timeout(patient_s(45)):
+            return await story()
+
+    assert asyncio.run(story_in_time()) == [b"before", b"after"]
+
+
+def _stopped_once(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``call``, before which the whole process stands still for a second; but not a second time."""
+    stops = iter([1.0])
+
+    async def stopped(*args: Any, **options: Any) -> Any:
+        time.sleep(next(stops, 0.0))  # noqa: ASYNC251 - nor do the loop's timers run
+        return await call(*args, **options)
+
+    return stopped

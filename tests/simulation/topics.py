@@ -165,8 +165,17 @@ class SimulatedProducer:
         self._sends = sends
 
     async def send(
-        self, topic: str, *, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: int
+        self,
+        topic: str,
+        *,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        until_s: float | None = None,
     ) -> int:
+        if until_s is not None and self._loop.time() >= until_s:
+            raise BrokerUnreachableError(address="simulated", reason="too late to send it")
         log = self._topics[topic]
         self._sends(topic, value)
         return await self._network.ask(
@@ -176,7 +185,9 @@ class SimulatedProducer:
             self.rates,
         )
 
-    async def send_batch(self, topic: str, *, partition: int, values: Sequence[bytes], timestamp_ms: int) -> int:
+    async def send_batch(
+        self, topic: str, *, partition: int, values: Sequence[bytes], timestamp_ms: int, until_s: float | None = None
+    ) -> int:
         raise NotImplementedError("no sidecar writes in bulk")
 
     async def close(self) -> None:

@@ -93,7 +93,7 @@ class StoppedClock:
 class PausingMetadataLog(MemoryMetadataLog):
     """Durable somewhere between the two places; a crash between shows neither."""
 
-    async def publish(self, event: MetadataEvent, *, within_ms: int | None = None) -> None:
+    async def publish(self, event: MetadataEvent, *, until_s: float | None = None) -> None:
         await pause("metadata.sent")
         await super().publish(event)
         await pause("metadata.read_back")

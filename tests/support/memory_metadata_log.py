@@ -29,7 +29,7 @@ class MemoryMetadataLog:
         self.pictures = 0
         self._caches: dict[TopicIdPartition, RemoteLogMetadataCache] = {}
 
-    async def publish(self, event: MetadataEvent, *, within_ms: int | None = None) -> None:
+    async def publish(self, event: MetadataEvent, *, until_s: float | None = None) -> None:
         if isinstance(event, RemotePartitionDeleteMetadata):
             topic_id_partition = event.topic_id_partition
         else:
@@ -37,7 +37,7 @@ class MemoryMetadataLog:
         self._cache(topic_id_partition).apply(event)
         self.events.append(event)
 
-    async def publish_all(self, events: Sequence[SegmentEvent], *, within_ms: int | None = None) -> None:
+    async def publish_all(self, events: Sequence[SegmentEvent], *, until_s: float | None = None) -> None:
         for owner in {event.remote_log_segment_id.topic_id_partition for event in events}:
             self._cache(owner).check_all(events)
         for event in events:
@@ -129,7 +129,7 @@ class LaggingMetadataLog(MemoryMetadataLog):
         """Take another process's publish, durable at once."""
         self._unread.append(event)
 
-    async def publish(self, event: MetadataEvent, *, within_ms: int | None = None) -> None:
+    async def publish(self, event: MetadataEvent, *, until_s: float | None = None) -> None:
         await self._read()
         await super().publish(event)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from itertools import chain
@@ -12,7 +13,9 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, NodeNotReadyError, RequestTimedOutError
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka.protocol.produce import ProduceRequest
 
+from tiersidecar.adapters.clock import SystemClock
 from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError
 
 _REQUEST_TIMEOUT_MS = 15_000
@@ -24,6 +27,7 @@ _CANCEL_TIMEOUT_S = 1.0
 _MOST_HEADER_BYTES = 64
 """The header of a batch, and of a record."""
 _NOT_COMPRESSED = 0
+_TOO_LATE = "too late to send what was to be sent: the process was stopped, or there was no connection"
 _UNREACHABLE = (KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError, RequestTimedOutError)
 
 
@@ -35,10 +39,25 @@ class SendRecord(Protocol):
     """The used part of :class:`KeptProducer`."""
 
     async def send(
-        self, topic: str, *, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: int
+        self,
+        topic: str,
+        *,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        until_s: float | None = None,
     ) -> int: ...
 
-    async def send_batch(self, topic: str, *, partition: int, values: Sequence[bytes], timestamp_ms: int) -> int: ...
+    async def send_batch(
+        self,
+        topic: str,
+        *,
+        partition: int,
+        values: Sequence[bytes],
+        timestamp_ms: int,
+        until_s: float | None = None,
+    ) -> int: ...
 
     async def close(self) -> None: ...
 
@@ -132,7 +151,9 @@ class KeptProducer:
     survive (S-090), or after a send that was given up.
 
     An idempotent producer never lets a record expire.  So it is given up with the send: what its caller has stopped to wait
-    for must not be written when the broker is back.
+    for must not be written when the broker is back.  Nor must it be written when our own process is back, that was stopped
+    or suspended with the record in hand: no timer runs in such a process, so a send may have a moment, ``until_s`` by
+    :meth:`SystemClock.monotonic_s`, that is looked at right before the bytes go to the connection.
     """
 
     def __init__(self, bootstrap_servers: str, security: Mapping[str, Any], *, client_id: str) -> None:
@@ -143,21 +164,38 @@ class KeptProducer:
         self._turns: dict[tuple[str, int], asyncio.Lock] = {}
 
     async def send(
-        self, topic: str, *, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: int
+        self,
+        topic: str,
+        *,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        until_s: float | None = None,
     ) -> int:
         """Write one record and return its offset.  Cancelled, it waits a moment for the answer, and then gives the producer
-        up: the record is not sent after that.  If it was on its way to the broker, it may be written all the same.
+        up: the record is not sent after that, nor after ``until_s``.  If it was on its way to the broker, it may be written all
+        the same.
 
         Raises:
-            BrokerUnreachableError: the leader does not answer, or another send was given up, and this one with it.
+            BrokerUnreachableError: the leader does not answer, or this or another send was given up, and all with it.
             BrokerRefusedError: it says no; too few in-sync replicas, for example.
         """
         return await self._send(
             f"{topic}-{partition}",
             lambda producer: producer.send(topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms),
+            until_s,
         )
 
-    async def send_batch(self, topic: str, *, partition: int, values: Sequence[bytes], timestamp_ms: int) -> int:
+    async def send_batch(
+        self,
+        topic: str,
+        *,
+        partition: int,
+        values: Sequence[bytes],
+        timestamp_ms: int,
+        until_s: float | None = None,
+    ) -> int:
         """Write records without keys as one batch, all or none, and return the offset of the first; else as :meth:`send`.
 
         Raises:
@@ -167,12 +205,12 @@ class KeptProducer:
         # aiokafka 0.14 gives up a batch that waits 15 s for those before it, however soon the partition has a leader again.
         async with self._turns.setdefault((topic, partition), asyncio.Lock()):
             return await self._send(
-                f"{topic}-{partition}", lambda producer: producer.send_batch(batch, topic, partition=partition)
+                f"{topic}-{partition}", lambda producer: producer.send_batch(batch, topic, partition=partition), until_s
             )
 
-    async def _send(self, subject: str, begin: Callable[[AIOKafkaProducer], Sent]) -> int:
+    async def _send(self, subject: str, begin: Callable[[AIOKafkaProducer], Sent], until_s: float | None) -> int:
         producer = await self._started()
-        with translated("Produce", subject, self._bootstrap_servers):
+        with translated("Produce", subject, self._bootstrap_servers), producer.sending_until(until_s):
             try:
                 return int((await self._answer(producer, _looked_at(await begin(producer)))).offset)
             except KafkaError as error:
@@ -216,6 +254,7 @@ class KeptProducer:
 
     async def _start(self) -> _DroppableProducer:
         producer = _DroppableProducer(
+            self._drop,
             bootstrap_servers=self._bootstrap_servers,
             client_id=self._client_id,
             acks="all",
@@ -246,13 +285,33 @@ class _DroppableProducer(AIOKafkaProducer):  # type: ignore[misc]
     waits for a connection would be sent when there is one.  So the requests are cancelled here, one by one.
     """
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, give_up: Callable[[_DroppableProducer], None], **settings: Any) -> None:
         super().__init__(**settings)
         _create_no_topics(self.client)
+        self._give_up = give_up
         self._is_dropped = False
+        self._clock = SystemClock()
+        self._untils_s = Counter[float]()
         self._requests: set[asyncio.Task[Any]] = set()
         self._send_request = self._sender._send_produce_req  # noqa: SLF001 - as the class says
         self._sender._send_produce_req = self._send_unless_dropped  # noqa: SLF001 - as above
+        self._send_to = self.client.send
+        self.client.send = self._send_unless_late
+
+    @contextmanager
+    def sending_until(self, until_s: float | None) -> Iterator[None]:
+        """Send nothing after ``until_s`` while the body runs, by :meth:`SystemClock.monotonic_s`: then the producer is given
+        up, since of what it has in hand it is not known which record is whose."""
+        if until_s is None:
+            yield
+            return
+        self._untils_s[until_s] += 1
+        try:
+            yield
+        finally:
+            self._untils_s[until_s] -= 1
+            if not self._untils_s[until_s]:
+                del self._untils_s[until_s]
 
     async def stop_or_drop(self) -> None:
         """Flush and stop, in bounded time; what is not written then is not written any more."""
@@ -291,6 +350,15 @@ class _DroppableProducer(AIOKafkaProducer):  # type: ignore[misc]
             await self._send_request(node_id, batches)
         finally:
             self._requests.discard(request)
+
+    async def _send_unless_late(self, node_id: int, request: Any, **group: Any) -> Any:
+        """Look at the time once there is a connection: the original then writes without waiting for anything."""
+        if isinstance(request, ProduceRequest) and self._untils_s:
+            await self.client.ready(node_id, **group)
+            if min(self._untils_s) <= self._clock.monotonic_s():
+                self._give_up(self)
+                raise KafkaConnectionError(_TOO_LATE)
+        return await self._send_to(node_id, request, **group)
 
 
 @contextmanager

@@ -28,10 +28,10 @@ class NullMetadataLog:
     missing_right: BrokerRefusedError | None = None
     halted_reason: str | None = None
 
-    async def publish(self, event: MetadataEvent, *, within_ms: int | None = None) -> None:
+    async def publish(self, event: MetadataEvent, *, until_s: float | None = None) -> None:
         raise MetadataNotReadyError(subject="a topic that observing must not make")
 
-    async def publish_all(self, events: Sequence[SegmentEvent], *, within_ms: int | None = None) -> None:
+    async def publish_all(self, events: Sequence[SegmentEvent], *, until_s: float | None = None) -> None:
         raise MetadataNotReadyError(subject="a topic that observing must not make")
 
     async def assign(self, partitions: Iterable[TopicIdPartition]) -> None:

@@ -313,10 +313,10 @@ class CommandsRights:
         """Note nothing: the journal is the sidecar's, and what a killed command leaves goes after the copy grace."""
         return nullcontext()
 
-    async def renewed_ms(self) -> int | None:
+    async def renewed_until_s(self) -> float | None:
         """Renew the lease: COPY_SEGMENT_FINISHED is read back while it holds, or given up."""
         await self._held.renew_now()
-        return self._held.left_ms
+        return self._held.until_s
 
     @property
     def _held(self) -> HeldLease:

@@ -33,7 +33,7 @@ from tiersidecar.tasks.segment_swap import Prover, SegmentSwap, SwapTrash
 
 _log = structlog.get_logger(__name__)
 
-_FINISH_WITHIN_MS = 20_000
+_FINISH_WITHIN_S = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,10 +192,11 @@ class PartitionEraser:
         """Require that the lease holds."""
         self._lease.require()
 
-    async def within_ms(self) -> int:
+    async def until_s(self) -> float:
         """Renew the lease: COPY_SEGMENT_FINISHED is read back while it holds, or given up."""
+        asked_s = self._session.clock.monotonic_s()
         await self._lease.renew_now()
-        return min(_FINISH_WITHIN_MS, self._lease.left_ms)
+        return min(asked_s + _FINISH_WITHIN_S, self._lease.until_s)
 
     def prover(self, stored: RemoteLogSegmentMetadata) -> Prover:
         return self._tools.eraser.prover(stored)
@@ -233,7 +234,7 @@ class _OneErasure:
 
     def __init__(self, worker: PartitionEraser, step: ErasureStep, rewritten: Rewritten) -> None:
         self._worker, self._step, self._rewritten = worker, step, rewritten
-        self.require, self.within_ms, self.prover = worker.require, worker.within_ms, worker.prover
+        self.require, self.until_s, self.prover = worker.require, worker.until_s, worker.prover
         self.after_ms = worker.after_ms
 
     def copying(self, segment_id: RemoteLogSegmentId) -> AbstractAsyncContextManager[None]:

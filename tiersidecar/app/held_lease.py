@@ -40,7 +40,12 @@ class HeldLease:
         """Return how long what is sent now may take until it is carried out; not positive where it is too late."""
         if self._taken_by:
             return 0
-        return int(self._lease.duration_ms - _MARGIN_MS - (self._clock.monotonic_s() - self._sent_s) * 1000)
+        return int((self.until_s - self._clock.monotonic_s()) * 1000)
+
+    @property
+    def until_s(self) -> float:
+        """Return the moment, by the clock's ``monotonic_s``, from which nothing is sent that needs the lease."""
+        return self._sent_s + (self._lease.duration_ms - _MARGIN_MS) / 1000
 
     def require(self) -> None:
         """Return if no other process can have claimed it by now: to be called right before each act, without a wait between.
@@ -56,7 +61,7 @@ class HeldLease:
         """Renew it, unless that was done lately.
 
         Raises:
-            LeaseHeldError: another process has taken it over.
+            LeaseHeldError: another process has taken it over, or it has run out.
         """
         if (self._clock.monotonic_s() - self._sent_s) * 1000 >= self._lease.duration_ms / 3:
             await self.renew_now()
@@ -65,7 +70,7 @@ class HeldLease:
         """Renew it, whenever that was done last: what follows may take long.
 
         Raises:
-            LeaseHeldError: another process has taken it over.
+            LeaseHeldError: another process has taken it over, or it has run out.
         """
         await self._publish(None)
 
@@ -74,19 +79,24 @@ class HeldLease:
         see it when they look next.
 
         Raises:
-            LeaseHeldError: another process has taken it over.
+            LeaseHeldError: another process has taken it over, or it has run out.
         """
         await self._publish(concerns_of(owners))
 
     async def _publish(self, concerns: str | None) -> None:
-        """Renew it, one renewal after the other: what an earlier one names must not come after what a later one does."""
+        """Renew it, one renewal after the other: what an earlier one names must not come after what a later one does.
+
+        Once it has run out it is never renewed, though nobody else has claimed it: sidecars, which only wait while it lasts,
+        may have begun meanwhile."""
         async with self._renewing:
+            self.require()
             lease = self._lease if concerns is None else replace(self._lease, concerns=concerns)
             renewed, sent_s = replace(lease, renewed_ms=self._clock.now_ms(), renewal=True), self._clock.monotonic_s()
             counts = await self._leases.publish_lease(renewed)
             if counts.holder != renewed.holder:
                 self._taken_by = _holder(counts)
             _require_same(counts, renewed)
+            self.require()  # by the renewal before this one: it may have run out before this one was written
             self._lease, self._sent_s = renewed, sent_s
 
     async def release(self) -> None:

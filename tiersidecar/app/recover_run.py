@@ -187,7 +187,7 @@ class Recoverer:
         assert metadata is not None, "recover opens its session with metadata"
         await lease.renew()
         lease.require()
-        await metadata.publish_all(events, within_ms=lease.left_ms)
+        await metadata.publish_all(events, until_s=lease.until_s)
 
     async def _publish_state(self, snapshot: PartitionSnapshot, merged: PartitionState, lease: HeldLease) -> None:
         """Publish pauses first, the start last: whatever ends this half-way, nothing is deleted for want of a record."""

@@ -16,20 +16,21 @@ from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata,
 
 
 class PublishMetadata(Protocol):
-    async def publish(self, event: MetadataEvent, *, within_ms: int | None = None) -> None:
+    async def publish(self, event: MetadataEvent, *, until_s: float | None = None) -> None:
         """Write ``event`` (acks=all, idempotent) and return once our own consumer has applied it (S-091).
 
         When it raises, or is cancelled, the event may or may not be durable: the caller must be able to do it again.  What was
-        not sent by then is not sent any more.
+        not sent by then is not sent any more, nor is anything after ``until_s``, by the clock's ``monotonic_s``: a moment and
+        not a length of time, since the process may be stopped between the look at the clock and the call.
 
         Raises:
-            PublishTimeoutError: not read back within remote.log.metadata.consume.wait.ms, or ``within_ms``.
+            PublishTimeoutError: not read back within remote.log.metadata.consume.wait.ms, or by ``until_s``.
             IllegalTransitionError: refused by the state machine before anything was written.
         """
 
 
 class PublishMetadataInBulk(Protocol):
-    async def publish_all(self, events: Sequence[SegmentEvent], *, within_ms: int | None = None) -> None:
+    async def publish_all(self, events: Sequence[SegmentEvent], *, until_s: float | None = None) -> None:
         """Write ``events``, which are of one partition, in their order, and return once our own consumer has applied them all.
 
         All are checked before any is written, and read back when all are: a partition's history takes seconds so, and not an
@@ -37,7 +38,7 @@ class PublishMetadataInBulk(Protocol):
         was not sent by then is not sent any more.
 
         Raises:
-            PublishTimeoutError, IllegalTransitionError: as of :class:`PublishMetadata`; ``within_ms`` is for all of them.
+            PublishTimeoutError, IllegalTransitionError: as of :class:`PublishMetadata`; ``until_s`` is for all of them.
         """
 
 

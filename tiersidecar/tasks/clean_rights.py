@@ -52,8 +52,8 @@ class CleaningRights(Protocol):
     def copying(self, segment_id: RemoteLogSegmentId) -> AbstractAsyncContextManager[None]:
         """Hold the copy of a new segment as this process's, until the context ends."""
 
-    async def renewed_ms(self) -> int | None:
-        """Renew the right, and return for how long it lasts; None where it has no end that could be waited for."""
+    async def renewed_until_s(self) -> float | None:
+        """Renew the right, and return when it ends, by the clock's ``monotonic_s``; None where that cannot be known."""
 
 
 class LeadersRights:
@@ -94,7 +94,7 @@ class LeadersRights:
     def copying(self, segment_id: RemoteLogSegmentId) -> AbstractAsyncContextManager[None]:
         return self._in_flight.copying(segment_id)
 
-    async def renewed_ms(self) -> int | None:
+    async def renewed_until_s(self) -> float | None:
         return None
 
     def cleaned_here(self, owner: TopicIdPartition) -> list[TopicIdPartition]:
@@ -174,7 +174,7 @@ class ChunkSwapper:
         now = await self._look_again()
         if reason := await self._reason_to_end():
             return reason
-        if self._left_ms() <= 0:
+        if self._until_s <= self._clock.monotonic_s():
             return f"looking at it took more than {CLEANER_FINISHES_WITHIN_S} s: a command may have begun since"
         given = {one.remote_log_segment_id for one in now.chain.segments}
         if not all(one.remote_log_segment_id in given for one in old):
@@ -192,12 +192,11 @@ class ChunkSwapper:
     def require(self) -> None:
         self._rights.require()
 
-    async def within_ms(self) -> int | None:
-        """Return a time far below any ``delete.retention.ms``: what a deposed leader finishes later than that could bring a key
-        back.  It counts from the last look, after which a command waits for that long before it acts."""
-        renewed_ms = await self._rights.renewed_ms()
-        left_ms = self._left_ms() if renewed_ms is None else min(self._left_ms(), renewed_ms)
-        return max(left_ms, 1)
+    async def until_s(self) -> float | None:
+        """Return a moment sooner after the last look than any ``delete.retention.ms``: what a deposed leader finishes later
+        could bring a key back.  A command waits for that long before it acts."""
+        renewed_until_s = await self._rights.renewed_until_s()
+        return self._until_s if renewed_until_s is None else min(self._until_s, renewed_until_s)
 
     def prover(self, stored: RemoteLogSegmentMetadata) -> Prover:
         return DigestAlone()
@@ -206,5 +205,6 @@ class ChunkSwapper:
         self._rights.require()
         await self._trash.put(old)
 
-    def _left_ms(self) -> int:
-        return round((self._looked_s + CLEANER_FINISHES_WITHIN_S - self._clock.monotonic_s()) * 1000)
+    @property
+    def _until_s(self) -> float:
+        return self._looked_s + CLEANER_FINISHES_WITHIN_S

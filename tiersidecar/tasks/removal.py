@@ -140,19 +140,18 @@ class SegmentRemover:
     async def _begin(self, metadata: RemoteLogSegmentMetadata, until_s: float | None) -> None:
         """Publish DELETE_SEGMENT_STARTED.  Not read back, even because it is cancelled, the segment is unsure: no undelete is
         answered until that is known."""
-        within_ms = None if until_s is None else int((until_s - self._clock.monotonic_s()) * 1000)
-        if within_ms is not None and within_ms <= 0:
+        if until_s is not None and until_s <= self._clock.monotonic_s():
             subject, most_ms = str(metadata.topic_id_partition), int(BEGUN_WITHIN_S * 1000)
             raise PublishTimeoutError(subject=subject, waited_ms=most_ms)  # nothing was sent
         try:
-            await self._publish(metadata, RemoteLogSegmentState.DELETE_SEGMENT_STARTED, within_ms)
+            await self._publish(metadata, RemoteLogSegmentState.DELETE_SEGMENT_STARTED, until_s)
         except BaseException:
             self._unsure.add(metadata.remote_log_segment_id)
             raise
         self._unsure.discard(metadata.remote_log_segment_id)
 
     async def _publish(
-        self, metadata: RemoteLogSegmentMetadata, state: RemoteLogSegmentState, within_ms: int | None = None
+        self, metadata: RemoteLogSegmentMetadata, state: RemoteLogSegmentState, until_s: float | None = None
     ) -> None:
         await self._metadata_log.publish(
             RemoteLogSegmentMetadataUpdate(
@@ -162,5 +161,5 @@ class SegmentRemover:
                 state=state,
                 custom_metadata=metadata.custom_metadata,
             ),
-            within_ms=within_ms,
+            until_s=until_s,
         )

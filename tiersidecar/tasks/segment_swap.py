@@ -148,8 +148,9 @@ class Swapper(Protocol):
         """Return the latest time of an event of any finished segment near, by what :meth:`reason_to_leave` has just seen: of
         segments that hold the same offsets the latest is read, also by what knows their manifests alone."""
 
-    async def within_ms(self) -> int | None:
-        """Return for how long COPY_SEGMENT_FINISHED may be waited for, once the right to act is renewed; None: as always."""
+    async def until_s(self) -> float | None:
+        """Return the moment, by the clock's ``monotonic_s``, after which COPY_SEGMENT_FINISHED is neither sent nor waited for,
+        once the right to act is renewed; None: as always."""
 
     def prover(self, stored: RemoteLogSegmentMetadata) -> Prover:
         """Return what looks at the batches of ``stored``, besides their digest."""
@@ -264,10 +265,12 @@ class SegmentSwap:
         if reason := await swapper.reason_to_leave(old):
             return reason
         await self._reach("finishing")
-        within_ms = await swapper.within_ms()
+        until_s = await swapper.until_s()
+        if until_s is not None and until_s <= self._clock.monotonic_s():
+            return "the look at it was too long ago: others may have begun since"
         swapper.require()
         try:
-            await self._metadata.publish(update, within_ms=within_ms)
+            await self._metadata.publish(update, until_s=until_s)
         except (IllegalTransitionError, UnknownSegmentError) as error:
             return f"its new segment was taken for dead meanwhile: {error}"
         await self._reach("finished")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,9 @@ class Answers:
     async def send_batch(self, batch: object, topic: str, *, partition: int) -> asyncio.Future[Any]:
         self.given.append((partition, asyncio.get_running_loop().create_future()))
         return self.given[-1][1]
+
+    def sending_until(self, until_s: float | None) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def answer(self, number: int, offset: int) -> None:
         self.given[number][1].set_result(SimpleNamespace(offset=offset))

@@ -471,12 +471,17 @@ async def test_the_lease_is_renewed_right_before_the_new_segment_is_finished(
     log, publish = world.builder.run.metadata, world.builder.run.metadata.publish
     seen: list[tuple[int, bool]] = []
 
-    async def noting(event: MetadataEvent, *, within_ms: int | None = None) -> None:
+    async def noting(event: MetadataEvent, *, until_s: float | None = None) -> None:
         lease = world.session.state.lease(LEASE)
         assert lease is not None
         if isinstance(event, RemoteLogSegmentMetadataUpdate):
-            seen.append((world.clock.now_ms() - lease.renewed_ms, within_ms is not None and within_ms <= 20_000))
-        await publish(event, within_ms=within_ms)
+            seen.append(
+                (
+                    world.clock.now_ms() - lease.renewed_ms,
+                    until_s is not None and until_s <= world.clock.monotonic_s() + 20,
+                )
+            )
+        await publish(event, until_s=until_s)
 
     async def takes_long() -> None:
         await world.clock.advance(15.0)

@@ -299,14 +299,14 @@ async def test_snapshots_that_cannot_be_read_are_not_passed_over_in_silence(worl
 
 
 class EndsHalfway(MemoryMetadataLog):
-    """One whose broker goes away ``after`` so many events of a publish; ``times_ms`` are those that publishes had."""
+    """One whose broker goes away ``after`` so many events of a publish; ``untils_s`` are those that publishes had."""
 
     def __init__(self, after: int) -> None:
         super().__init__()
-        self.after, self.times_ms = after, list[int | None]()
+        self.after, self.untils_s = after, list[float | None]()
 
-    async def publish_all(self, events: Sequence[SegmentEvent], *, within_ms: int | None = None) -> None:
-        self.times_ms.append(within_ms)
+    async def publish_all(self, events: Sequence[SegmentEvent], *, until_s: float | None = None) -> None:
+        self.untils_s.append(until_s)
         await super().publish_all(events[: self.after])
         if self.after < len(events):
             raise BrokerUnreachableError(address="broker:1", reason="it went away")
@@ -333,7 +333,7 @@ async def test_nothing_is_published_for_longer_than_the_lease_is_held(world: Wor
     metadata = EndsHalfway(after=100)
     world.metadata, world.session = metadata, replace(world.session, metadata=metadata)
     await world.recover()
-    assert metadata.times_ms == [55_000], "its duration, but for a margin"
+    assert metadata.untils_s == [world.session.clock.monotonic_s() + 55.0], "its duration, but for a margin"
 
 
 async def test_it_does_not_act_beside_sidecars(world: World) -> None:

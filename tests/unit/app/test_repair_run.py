@@ -297,12 +297,12 @@ async def test_segments_of_several_partitions_end(world: World, monkeypatch: pyt
         kept.update(partitions)
         await assign(kept)
 
-    async def publish_if_kept(event: MetadataEvent, *, within_ms: int | None = None) -> None:
+    async def publish_if_kept(event: MetadataEvent, *, until_s: float | None = None) -> None:
         assert not isinstance(event, RemotePartitionDeleteMetadata)
         owner = event.remote_log_segment_id.topic_id_partition
         if owner not in kept:
             raise MetadataNotReadyError(subject=str(owner))
-        await publish(event, within_ms=within_ms)
+        await publish(event, until_s=until_s)
 
     monkeypatch.setattr(metadata, "assign", assign_only)
     monkeypatch.setattr(metadata, "publish", publish_if_kept)

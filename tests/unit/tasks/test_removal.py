@@ -42,7 +42,7 @@ class Store:
 class Topic(MemoryMetadataLog):
     late = False
 
-    async def publish(self, event: MetadataEvent, *, within_ms: int | None = None) -> None:
+    async def publish(self, event: MetadataEvent, *, until_s: float | None = None) -> None:
         if self.late:
             raise PublishTimeoutError(subject=str(TOPIC_ID_PARTITION), waited_ms=1)
         await super().publish(event)

@@ -95,10 +95,10 @@ async def test_another_ones_lease_is_no_matter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("looking_s", "left", "within_ms"),
+    ("looking_s", "left", "left_s"),
     [
-        pytest.param(0.0, "", [20_000], id="at once"),
-        pytest.param(15.0, "", [5_000], id="the broker takes its time to say that it leads"),
+        pytest.param(0.0, "", [20.0], id="at once"),
+        pytest.param(15.0, "", [5.0], id="the broker takes its time to say that it leads"),
         pytest.param(
             20.0,
             "looking at it took more than 20 s: a command may have begun since",
@@ -108,29 +108,43 @@ async def test_another_ones_lease_is_no_matter() -> None:
     ],
 )
 async def test_what_it_finishes_is_durable_soon_after_it_has_looked_at_the_lease(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looking_s: float, left: str, within_ms: list[int]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looking_s: float, left: str, left_s: list[float]
 ) -> None:
     """A command waits for longer than that before it acts."""
     world = CleanWorld(scratch=tmp_path)
     await world.add(puts(0, (b"a", b"1"), (b"b", b"1")), puts(2, (b"a", b"2")))
     list_offsets, publish = world.broker.list_offsets, world.builder.run.metadata.publish
-    given: list[int | None] = []
+    given: list[float] = []
 
     async def answers_late(*args: Any, **options: Any) -> Any:
         await world.clock.advance(looking_s)
         return await list_offsets(*args, **options)
 
-    async def noting(event: MetadataEvent, *, within_ms: int | None = None) -> None:
+    async def noting(event: MetadataEvent, *, until_s: float | None = None) -> None:
         if isinstance(event, RemoteLogSegmentMetadataUpdate) and event.state is State.COPY_SEGMENT_FINISHED:
-            given.append(within_ms)
-        await publish(event, within_ms=within_ms)
+            assert until_s is not None
+            given.append(until_s - world.clock.monotonic_s())
+        await publish(event, until_s=until_s)
 
     async def proven() -> None:
         monkeypatch.setattr(world.broker, "list_offsets", answers_late)
 
     monkeypatch.setattr(world.builder.run.metadata, "publish", noting)
     done = await world.clean({"clean.proven": proven})
-    assert (done.left, given) == (left, within_ms)
+    assert (done.left, given) == (left, left_s)
+
+
+async def test_what_it_has_looked_at_too_long_ago_is_not_finished(tmp_path: Path) -> None:
+    """The process was stopped right after the look, and a command has begun and ended meanwhile."""
+    world = CleanWorld(scratch=tmp_path)
+    await world.add(puts(0, (b"a", b"1"), (b"b", b"1")), puts(2, (b"a", b"2")))
+
+    async def stopped() -> None:
+        world.clock.stand_still(20)
+
+    done = await world.clean({"clean.finishing": stopped})
+    assert done.left == "the look at it was too long ago: others may have begun since"
+    assert (done.swapped, len(world.segments(State.COPY_SEGMENT_FINISHED))) == ((), 2)
 
 
 async def test_while_a_command_is_at_another_partition_this_one_is_cleaned_and_when_it_comes_here_no_more(

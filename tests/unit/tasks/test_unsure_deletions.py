@@ -31,7 +31,7 @@ class LateMetadataLog(PausingMetadataLog):
         super().__init__()
         self.on_their_way: list[MetadataEvent] = []
 
-    async def publish(self, event: MetadataEvent, *, within_ms: int | None = None) -> None:
+    async def publish(self, event: MetadataEvent, *, until_s: float | None = None) -> None:
         if not self.is_late:
             await super().publish(event)
             return
@@ -145,23 +145,22 @@ def test_a_deletion_is_not_begun_long_after_the_look_whether_it_is_undone(
     assert len(there.world.readable()) == 8
 
 
-def test_what_remains_of_that_time_is_how_long_its_send_is_waited_for(
-    there: UndeleteWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caught_up, waits_ms = there.world.state.catch_up, list[int | None]()
+def test_that_time_is_for_its_send_too(there: UndeleteWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    caught_up, untils_s = there.world.state.catch_up, list[float | None]()
+    began_s = there.sidecar.clock.monotonic_s()
 
     async def slowly() -> None:
         there.pass_time(10_000)
         await caught_up()
 
-    async def publish(self: LateMetadataLog, event: MetadataEvent, *, within_ms: int | None = None) -> None:
-        waits_ms.append(within_ms)
+    async def publish(self: LateMetadataLog, event: MetadataEvent, *, until_s: float | None = None) -> None:
+        untils_s.append(until_s)
         await MemoryMetadataLog.publish(self, event)
 
     monkeypatch.setattr(there.world.state, "catch_up", slowly)
     monkeypatch.setattr(LateMetadataLog, "publish", publish)
     run(there.sidecar.round())
-    assert waits_ms[:2] == [int(BEGUN_WITHIN_S * 1000) - 10_000, None], "the end of a deletion has no such bound"
+    assert untils_s[:2] == [began_s + BEGUN_WITHIN_S, None], "the end of a deletion has no such bound"
 
 
 def test_nor_is_delete_records_sent_long_after_that_look(there: UndeleteWorld, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -258,7 +258,7 @@ class TopicBasedMetadataLog(MetadataLookups):
 
     # -- publishing
 
-    async def publish(self, event: MetadataEvent, *, within_ms: int | None = None) -> None:
+    async def publish(self, event: MetadataEvent, *, until_s: float | None = None) -> None:
         """Write the event, and return once it has been read back.  An event of a partition that is not ready is not written:
         nothing here could check it.
 
@@ -278,19 +278,20 @@ class TopicBasedMetadataLog(MetadataLookups):
             return
         partition = self._writable(owner)
         value = write_event(event, knows_txn_index_empty=self._knows_txn_index_empty())
-        async with self._in_time(owner, within_ms):
+        async with self._in_time(owner, until_s) as send_until_s:
             offset = await self._producer.send(
                 self._settings.topic,
                 partition=partition.number,
                 key=None,
                 value=value,
                 timestamp_ms=self._clock.now_ms(),
+                until_s=send_until_s,
             )
             if isinstance(event, RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate):
                 await self._failpoints.reach(_SENT[event.state])
             await partition.read_back.wait(offset)
 
-    async def publish_all(self, events: Sequence[SegmentEvent], *, within_ms: int | None = None) -> None:
+    async def publish_all(self, events: Sequence[SegmentEvent], *, until_s: float | None = None) -> None:
         """Write the events batch by batch, each sent when the one before is written, and return once all have been read back.
 
         Raises:
@@ -301,17 +302,21 @@ class TopicBasedMetadataLog(MetadataLookups):
         owner = _owner(events[0])
         self._replica.require(owner).check_all(events)
         partition = self._writable(owner)
-        async with self._in_time(owner, within_ms):
+        async with self._in_time(owner, until_s) as send_until_s:
             with partition.read_back.remembering():
-                written = [one async for one in self._write_batches(events, partition.number)]
+                written = [one async for one in self._write_batches(events, partition.number, send_until_s)]
                 await partition.read_back.wait_all(written)
 
-    async def _write_batches(self, events: Iterable[SegmentEvent], number: int) -> AsyncIterator[range]:
+    async def _write_batches(self, events: Iterable[SegmentEvent], number: int, until_s: float) -> AsyncIterator[range]:
         """Yield the offsets of each batch."""
         write = partial(write_event, knows_txn_index_empty=self._knows_txn_index_empty())
         for values in record_batches(events, write):
             offset = await self._producer.send_batch(
-                self._settings.topic, partition=number, values=values, timestamp_ms=self._clock.now_ms()
+                self._settings.topic,
+                partition=number,
+                values=values,
+                timestamp_ms=self._clock.now_ms(),
+                until_s=until_s,
             )
             yield range(offset, offset + len(values))
 
@@ -323,11 +328,16 @@ class TopicBasedMetadataLog(MetadataLookups):
         return partition
 
     @asynccontextmanager
-    async def _in_time(self, owner: TopicIdPartition, within_ms: int | None) -> AsyncIterator[None]:
-        wait_ms = min(one for one in (self._settings.consume_wait_ms, within_ms) if one is not None)
+    async def _in_time(self, owner: TopicIdPartition, until_s: float | None) -> AsyncIterator[float]:
+        """Give the body until ``until_s``, or as long as all publishes have, and the moment after which it sends nothing."""
+        now_s, wait_ms = self._clock.monotonic_s(), self._settings.consume_wait_ms
+        if until_s is not None:
+            wait_ms = max(min(wait_ms, round((until_s - now_s) * 1000)), 0)
+        if wait_ms == 0:  # what is sent may be written, however soon it is given up
+            raise PublishTimeoutError(subject=str(owner), waited_ms=wait_ms)
         try:
             async with asyncio.timeout(wait_ms / 1000):
-                yield
+                yield now_s + wait_ms / 1000
         except TimeoutError as error:
             raise PublishTimeoutError(subject=str(owner), waited_ms=wait_ms) from error
 

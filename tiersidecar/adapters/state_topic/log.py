@@ -352,10 +352,17 @@ class TopicBasedStateLog:
             raise BrokerUnreachableError(address=self._settings.bootstrap_servers, reason=self._replica.unreachable)
         if value is not None:
             value = stamped(value, self._writer)
+        wait_s = self._settings.consume_wait_ms / 1000
+        until_s = self._clock.monotonic_s() + wait_s
         try:
-            async with asyncio.timeout(self._settings.consume_wait_ms / 1000):
+            async with asyncio.timeout(wait_s):
                 offset = await self._producer.send(
-                    self._settings.topic, partition=0, key=key, value=value, timestamp_ms=self._clock.now_ms()
+                    self._settings.topic,
+                    partition=0,
+                    key=key,
+                    value=value,
+                    timestamp_ms=self._clock.now_ms(),
+                    until_s=until_s,
                 )
                 await self._failpoints.reach("state.sent")
                 await self._replica.read_back.wait(offset)

@@ -41,7 +41,14 @@ class AppliedAtOnce:
         self.replica._ready_at, self.replica._position = 0, 0
 
     async def send(
-        self, topic: str, *, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: int
+        self,
+        topic: str,
+        *,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        until_s: float | None = None,
     ) -> int:
         self.replica.fold.apply(key, value, where=topic)
         self.seen.append((self.log.partition_state(ORDERS) != PartitionState(), bool(self.log.trash(ORDERS))))
@@ -49,7 +56,9 @@ class AppliedAtOnce:
         self.replica.read_back.advance(len(self.seen))
         return len(self.seen) - 1
 
-    async def send_batch(self, topic: str, *, partition: int, values: Sequence[bytes], timestamp_ms: int) -> int:
+    async def send_batch(
+        self, topic: str, *, partition: int, values: Sequence[bytes], timestamp_ms: int, until_s: float | None = None
+    ) -> int:
         raise AssertionError("each is sent for itself")
 
     async def close(self) -> None:
