@@ -8,6 +8,7 @@ from tiersidecar.domain.errors import BrokerRefusedError, MetadataNotReadyError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
 from tiersidecar.domain.metadata_cache import RemoteLogMetadataCache
 from tiersidecar.domain.metadata_cache_rows import SegmentPicture
+from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import (
     MetadataEvent,
     RemoteLogSegmentMetadata,
@@ -85,6 +86,14 @@ class MemoryMetadataLog:
 
     def mark(self, topic_id_partition: TopicIdPartition) -> int:
         return self._cache(topic_id_partition).mark
+
+    def segments_with(
+        self, topic_id_partition: TopicIdPartition, offsets: ByteRange
+    ) -> Sequence[RemoteLogSegmentMetadata]:
+        return self._cache(topic_id_partition).segments_with(offsets)
+
+    def latest_leader_epoch(self, topic_id_partition: TopicIdPartition) -> int:
+        return self._cache(topic_id_partition).latest_leader_epoch
 
     def list_unfinished_segments(self, topic_id_partition: TopicIdPartition) -> Iterator[RemoteLogSegmentMetadata]:
         return self._cache(topic_id_partition).list_unfinished_segments()

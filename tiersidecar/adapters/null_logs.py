@@ -10,7 +10,7 @@ from tiersidecar.domain.errors import BrokerRefusedError, MetadataNotReadyError
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid
 from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.metadata_cache_rows import SegmentPicture
-from tiersidecar.domain.offsets import NO_OFFSET, Offset
+from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, Offset
 from tiersidecar.domain.policy import Pause, PauseKind
 from tiersidecar.domain.proposals import DeleteProposal
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, SegmentEvent
@@ -72,6 +72,14 @@ class NullMetadataLog:
 
     def mark(self, topic_id_partition: TopicIdPartition) -> int:
         return self.picture(topic_id_partition).mark
+
+    def segments_with(
+        self, topic_id_partition: TopicIdPartition, offsets: ByteRange
+    ) -> Sequence[RemoteLogSegmentMetadata]:
+        return ()
+
+    def latest_leader_epoch(self, topic_id_partition: TopicIdPartition) -> int:
+        return -1
 
     def list_unfinished_segments(self, topic_id_partition: TopicIdPartition) -> Iterator[RemoteLogSegmentMetadata]:
         return iter(())

@@ -39,7 +39,7 @@ from tiersidecar.spark.compaction_job import CompactionJob
 from tiersidecar.tasks.clean import CleanSettings
 from tiersidecar.tasks.clean_engine import Chunk, CleanEngine, MappedChunk, Progress, SegmentDone
 from tiersidecar.tasks.clean_rights import ChunkSwapper
-from tiersidecar.tasks.clean_shards import Carrying, CleanedShare, CleanShare, clean_share, scan_share
+from tiersidecar.tasks.clean_shards import Carrying, CleanedShare, CleanShare, clean_shares, scan_shares
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,8 +104,8 @@ class SparkEngine:
     def _scan(self, segments: Sequence[RemoteLogSegmentMetadata], chunk: Chunk) -> list[CarriedTransactions]:
         """Return the state of transactions where each segment begins."""
         shares = {
-            number: pickle.dumps(scan_share(segment, chunk.first_dirty, chunk.aborted))
-            for number, segment in enumerate(segments)
+            number: pickle.dumps(share)
+            for number, share in enumerate(scan_shares(segments, chunk.first_dirty, chunk.aborted))
         }
         carrying, found = Carrying(chunk.aborted), list[CarriedTransactions]()
         by_segment = groupby(self.job.scan(shares), key=itemgetter(0))
@@ -249,12 +249,8 @@ class SparkChunk:
 
     def _shares(self, terms: CleaningTerms) -> tuple[dict[int, CleanShare], bytes]:
         """Return the share of each segment, and the terms as all tasks get them."""
-        latest, aborted = int(self.end) - 1, self._chunk.aborted
-        pairs = zip(self._segments, self._carried, strict=True)
-        shares = {
-            number: clean_share(segment, latest, carried, aborted) for number, (segment, carried) in enumerate(pairs)
-        }
-        return shares, pickle.dumps(terms)
+        shares = clean_shares(self._segments, int(self.end) - 1, self._carried, self._chunk.aborted)
+        return dict(enumerate(shares)), pickle.dumps(terms)
 
     async def _measured(self, shares: dict[int, CleanShare]) -> dict[int, CleanedShare]:
         found = dict[int, CleanedShare]()

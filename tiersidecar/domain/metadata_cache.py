@@ -25,6 +25,7 @@ from tiersidecar.domain.metadata_cache_rows import (
     segment_of,
     updated_fields,
 )
+from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import (
     MetadataEvent,
     RemoteLogSegmentMetadata,
@@ -295,6 +296,16 @@ class RemoteLogMetadataCache:
             number = self._rows.find(uuid)
             if number is not None:
                 yield self._metadata(number)
+
+    def segments_with(self, offsets: ByteRange) -> list[RemoteLogSegmentMetadata]:
+        """Return those of :meth:`list_remote_log_segments` that hold any of ``offsets``, without reading the others."""
+        found = [number for number in self._rows.numbers() if self._rows.overlaps(number, offsets.start, offsets.stop)]
+        return [self._metadata(number) for number in sorted(found, key=lambda number: self._rows.span(number)[0])]
+
+    @property
+    def latest_leader_epoch(self) -> int:
+        """Return the latest leader epoch of any segment that there is or was; -1 where there was none."""
+        return max(self._epochs, default=-1)
 
     def list_unfinished_segments(self) -> Iterator[RemoteLogSegmentMetadata]:
         """Yield segments that are being copied or deleted, without a walk over the finished ones."""

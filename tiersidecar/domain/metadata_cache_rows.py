@@ -98,6 +98,7 @@ def updated_fields(update: RemoteLogSegmentMetadataUpdate) -> UpdatedFields:
 ROW = Struct("<16sqqqiI?iqb")
 _MUTABLE = Struct("<iqb")
 _SPAN = Struct("<qqqiI?")
+_OFFSETS = Struct("<qq")
 _UUID_SIZE = 16
 _MUTABLE_AT = ROW.size - _MUTABLE.size
 _STATE_AT = ROW.size - 1
@@ -201,6 +202,11 @@ class SegmentRows:
         """Return start offset, end offset, size, epoch map."""
         start, end, _, size, epoch_map, _ = _SPAN.unpack_from(self._data, number * ROW.size + _UUID_SIZE)
         return start, end, size, epoch_map
+
+    def overlaps(self, number: int, start: int, stop: int) -> bool:
+        """Return whether the row holds any offset from ``start`` to ``stop`` (exclusive)."""
+        first, last = _OFFSETS.unpack_from(self._data, number * ROW.size + _UUID_SIZE)
+        return bool(first < stop and last >= start)
 
     def copied(self) -> tuple[bytes, list[bytes | None], list[int]]:
         """Return the packed rows, gaps included; custom metadata by row number; the numbers in use, as in :meth:`numbers`."""

@@ -11,7 +11,7 @@ from typing import Protocol
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
 from tiersidecar.domain.metadata_cache_rows import SegmentPicture
-from tiersidecar.domain.offsets import EpochEntry
+from tiersidecar.domain.offsets import ByteRange, EpochEntry
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, SegmentEvent
 
 
@@ -72,6 +72,14 @@ class MetadataView(Protocol):
         self, topic_id_partition: TopicIdPartition, leader_epoch: int | None = None
     ) -> Iterator[RemoteLogSegmentMetadata]:
         """Yield all segments in any state but DELETE_SEGMENT_FINISHED, ascending by start offset (S-099)."""
+
+    def segments_with(
+        self, topic_id_partition: TopicIdPartition, offsets: ByteRange
+    ) -> Sequence[RemoteLogSegmentMetadata]:
+        """Return those of :meth:`list_remote_log_segments` that hold any of ``offsets``, without reading the others."""
+
+    def latest_leader_epoch(self, topic_id_partition: TopicIdPartition) -> int:
+        """Return the latest leader epoch of any segment that there is or was; -1 where there was none."""
 
     def picture(self, topic_id_partition: TopicIdPartition) -> SegmentPicture:
         """Return all segments as they are now, for callers that want all of a hundred thousand, made in a thread."""

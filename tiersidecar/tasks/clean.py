@@ -169,7 +169,7 @@ class CleanTask:
         return ChunkSwapper(
             partition=partition,
             rights=self._rights,
-            look_again=partial(self._looks.look, partition),
+            look_near=partial(self._looks.look_near, partition),
             reason_to_end=partial(self._reason_to_end, partition),
             trash=trash,
             clock=self._clock,

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from tiersidecar.decide.cleaner_offsets import CleanerOffsets, decide_cleaner_offsets
 from tiersidecar.decide.cleaning_chain import ChainView, CleaningChain, clean_up_to, decide_chain, horizons_due_by
 from tiersidecar.decide.topics import TieredPartition
-from tiersidecar.domain.cleaner import CleanerClaim
 from tiersidecar.domain.errors import BrokerRefusedError
+from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import ByteRange, Lineage, Offset
-from tiersidecar.domain.segments import LeaderView, RemoteLogSegmentMetadata
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.reading.hidden_segments import hidden_segments
 from tiersidecar.tasks.edges import Sources
 
@@ -38,6 +38,15 @@ class CleanLook:
         return clean_up_to(self.chain.segments, offset, last.segments)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearLook:
+    """Some offsets as one look found them: ``segments`` hold any of them, and ``chain`` is the part of these that may be
+    cleaned."""
+
+    segments: Sequence[RemoteLogSegmentMetadata]
+    chain: CleaningChain
+
+
 class CleanLooks:
     """Looks at one partition at a time; the cleaner lane and trims of compacted topics share the rules."""
 
@@ -51,24 +60,11 @@ class CleanLooks:
             BrokerRefusedError: another leader has copied or claimed something in a later epoch.  After an unclean election a
                 former leader that is cut off from the controllers may still believe, and answer, that it leads.
         """
-        topic_id_partition = partition.view.topic_id_partition
-        await self._metadata.catch_up(topic_id_partition)
-        await self._state.catch_up()
-        lineage = await self._lineages.lineage(topic_id_partition)
-        segments = tuple(self._metadata.list_remote_log_segments(topic_id_partition))
-        known = self._state.cleaner_claims(topic_id_partition)
-        _require_latest(partition.view, segments, known)
-        asked = [ByteRange(one.start_offset, one.end_offset + 1) for one in self._state.recopies(topic_id_partition)]
+        owner, lineage = partition.view.topic_id_partition, await self._caught_up(partition)
+        segments = tuple(self._metadata.list_remote_log_segments(owner))
         epochs = {entry.epoch for entry in lineage.entries} | {partition.view.leader_epoch}
-        claims = [one for one in known if one.leader_epoch in epochs]
-        view = ChainView(
-            segments=segments,
-            trash=self._state.trash(topic_id_partition),
-            lineage=lineage,
-            start_offset=self._state.partition_state(topic_id_partition).start_in(lineage),
-            asked=asked,
-            hidden=hidden_segments(self._metadata, segments),
-        )
+        claims = [one for one in self._state.cleaner_claims(owner) if one.leader_epoch in epochs]
+        view = self._chain_view(owner, segments, lineage)
         return CleanLook(
             lineage=lineage,
             segments=segments,
@@ -77,12 +73,37 @@ class CleanLooks:
             due_by_ms=horizons_due_by(view),
         )
 
+    async def look_near(self, partition: TieredPartition, offsets: ByteRange) -> NearLook:
+        """Look at what holds any of ``offsets``, and at nothing else: a round looks twice for each segment that it swaps.
 
-def _require_latest(
-    view: LeaderView, segments: Sequence[RemoteLogSegmentMetadata], claims: Sequence[CleanerClaim]
-) -> None:
-    copied = (one.segment_leader_epochs[-1].epoch for one in segments if one.segment_leader_epochs)
-    if max([*copied, *(one.leader_epoch for one in claims)], default=view.leader_epoch) > view.leader_epoch:
-        raise BrokerRefusedError(
-            api="a look at the remote log", subject=str(view.topic_id_partition), error="FENCED_LEADER_EPOCH"
+        What has come to lie before them since the round began is for the next round: a claim names the segments that it rests
+        on.
+
+        Raises:
+            BrokerRefusedError: as of :meth:`look`.
+        """
+        owner, lineage = partition.view.topic_id_partition, await self._caught_up(partition)
+        segments = self._metadata.segments_with(owner, offsets)
+        return NearLook(segments=segments, chain=decide_chain(self._chain_view(owner, segments, lineage)))
+
+    async def _caught_up(self, partition: TieredPartition) -> Lineage:
+        owner = partition.view.topic_id_partition
+        await self._metadata.catch_up(owner)
+        await self._state.catch_up()
+        lineage = await self._lineages.lineage(owner)
+        claimed = (one.leader_epoch for one in self._state.cleaner_claims(owner))
+        if max([self._metadata.latest_leader_epoch(owner), *claimed]) > partition.view.leader_epoch:
+            raise BrokerRefusedError(api="a look at the remote log", subject=str(owner), error="FENCED_LEADER_EPOCH")
+        return lineage
+
+    def _chain_view(
+        self, owner: TopicIdPartition, segments: Sequence[RemoteLogSegmentMetadata], lineage: Lineage
+    ) -> ChainView:
+        return ChainView(
+            segments=segments,
+            trash=self._state.trash(owner),
+            lineage=lineage,
+            start_offset=self._state.partition_state(owner).start_in(lineage),
+            asked=[ByteRange(one.start_offset, one.end_offset + 1) for one in self._state.recopies(owner)],
+            hidden=hidden_segments(self._metadata, segments),
         )

@@ -10,6 +10,7 @@ from typing import Protocol
 from tiersidecar.decide.cleaning_chain import CleaningChain
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition
+from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.policy import PauseKind
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
@@ -104,11 +105,11 @@ class LeadersRights:
 
 
 class Looked(Protocol):
-    """The partition as one look found it."""
+    """Some offsets as one look found them."""
 
     @property
     def segments(self) -> Sequence[RemoteLogSegmentMetadata]:
-        """Return all of it."""
+        """Return all that hold any of them."""
         ...
 
     @property
@@ -141,14 +142,14 @@ class ChunkSwapper:
         *,
         partition: TieredPartition,
         rights: CleaningRights,
-        look_again: Callable[[], Awaitable[Looked]],
+        look_near: Callable[[ByteRange], Awaitable[Looked]],
         reason_to_end: Callable[[], Awaitable[str]],
         trash: SwapTrash,
         clock: Clock,
     ) -> None:
         self._partition, self._owner = partition, partition.view.topic_id_partition
         self.broker_id = rights.broker_id_of(partition)
-        self._rights, self._look_again, self._reason_to_end = rights, look_again, reason_to_end
+        self._rights, self._look_near, self._reason_to_end = rights, look_near, reason_to_end
         self._trash, self._clock = trash, clock
         self._near: Sequence[RemoteLogSegmentMetadata] = ()
         self._looked_s = 0.0
@@ -171,7 +172,8 @@ class ChunkSwapper:
             return reason
         await self._rights.confirm(self._owner)
         self._looked_s = self._clock.monotonic_s()
-        now = await self._look_again()
+        offsets = ByteRange(old[0].start_offset, old[-1].next_offset)
+        now = await self._look_near(offsets)
         if reason := await self._reason_to_end():
             return reason
         if self._until_s <= self._clock.monotonic_s():
@@ -179,8 +181,7 @@ class ChunkSwapper:
         given = {one.remote_log_segment_id for one in now.chain.segments}
         if not all(one.remote_log_segment_id in given for one in old):
             return now.chain.stopped or "it was replaced or deleted meanwhile"
-        first, last = old[0].start_offset, old[-1].end_offset
-        self._near = [one for one in now.segments if one.start_offset <= last and one.end_offset >= first]
+        self._near = now.segments
         return ""
 
     def after_ms(self) -> int:

@@ -10,7 +10,8 @@ published meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 
@@ -75,13 +76,52 @@ class CleanedShare:
     custom_metadata: bytes | None = None
 
 
-def scan_share(
-    segment: RemoteLogSegmentMetadata, first_dirty: Offset, aborted: Iterable[AbortedTransaction]
-) -> ScanShare:
-    """Return the share of a segment; ``aborted`` are the whole chain's.  An abort below the segment ends nothing in it."""
-    start, end = segment.start_offset, segment.end_offset
-    near = tuple(one for one in aborted if one.first_offset <= end and one.last_offset >= start)
-    return ScanShare(segment=segment, first_dirty=first_dirty, aborted=near)
+Aborted = Sequence[AbortedTransaction]
+
+
+def scan_shares(
+    segments: Sequence[RemoteLogSegmentMetadata], first_dirty: Offset, aborted: Aborted
+) -> Iterator[ScanShare]:
+    """Yield the share of each of ``segments``, which lie end to end; ``aborted`` are the whole chain's.  An abort below a
+    segment ends nothing in it."""
+    for segment, near in zip(segments, _sorted_out(segments, aborted, _reach), strict=True):
+        yield ScanShare(segment=segment, first_dirty=first_dirty, aborted=tuple(near))
+
+
+def clean_shares(
+    segments: Sequence[RemoteLogSegmentMetadata],
+    latest_offset: int,
+    carried: Sequence[CarriedTransactions],
+    aborted: Aborted,
+) -> Iterator[CleanShare]:
+    """Yield the share of each of ``segments`` in the second pass, as of :func:`scan_shares`; ``carried`` is where each
+    begins."""
+    begun = _sorted_out(segments, aborted, _begin)
+    for segment, state, those in zip(segments, carried, begun, strict=True):
+        yield CleanShare(segment=segment, latest_offset=latest_offset, carried=state, aborted=tuple(those))
+
+
+def _reach(one: AbortedTransaction) -> tuple[int, int]:
+    return one.first_offset, one.last_offset
+
+
+def _begin(one: AbortedTransaction) -> tuple[int, int]:
+    return one.first_offset, one.first_offset
+
+
+def _sorted_out(
+    segments: Sequence[RemoteLogSegmentMetadata],
+    aborted: Aborted,
+    span_of: Callable[[AbortedTransaction], tuple[int, int]],
+) -> list[list[AbortedTransaction]]:
+    """Return for each segment those whose spans, both ends inclusive, have offsets in it."""
+    found: list[list[AbortedTransaction]] = [[] for _ in segments]
+    starts, ends = [one.start_offset for one in segments], [one.end_offset for one in segments]
+    for one in aborted:
+        first, last = span_of(one)
+        for number in range(bisect_left(ends, first), bisect_right(starts, last)):
+            found[number].append(one)
+    return found
 
 
 async def scan_segment(share: ScanShare, store: SwapStore) -> ScannedSegment:
@@ -120,22 +160,6 @@ class _Maps:
         self.made.append(OffsetMap(bytes_for(min(self._keys, self._span))))
         self._keys *= 2
         return self.made[-1]
-
-
-def clean_share(
-    segment: RemoteLogSegmentMetadata,
-    latest_offset: int,
-    carried: CarriedTransactions,
-    aborted: Iterable[AbortedTransaction],
-) -> CleanShare:
-    """Return the share of a segment in the second pass; ``aborted`` are the whole chain's."""
-    start, end = segment.start_offset, segment.end_offset
-    return CleanShare(
-        segment=segment,
-        latest_offset=latest_offset,
-        carried=carried,
-        aborted=tuple(one for one in aborted if start <= one.first_offset <= end),
-    )
 
 
 class Carrying:

@@ -15,6 +15,7 @@ from tests.support.metadata_events import DELETED, DELETING, FINISHED, ORDERS, S
 from tiersidecar.domain.errors import IllegalTransitionError, UnknownSegmentError
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.metadata_cache import RemoteLogMetadataCache
+from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import MetadataEvent, RemotePartitionDeleteMetadata, SegmentEvent
 from tiersidecar.domain.states import RemoteLogSegmentState, RemotePartitionDeleteState
 
@@ -402,3 +403,38 @@ def test_of_equal_spans_the_latest_is_read_also_once_what_covered_both_is_gone(l
     assert found(cache, 0, 4) == 2
     image = cache.image()
     assert found(RemoteLogMetadataCache.from_image(ORDERS, image), 0, 4) == 2
+
+
+@given(
+    spans=st.lists(
+        st.tuples(st.integers(0, 30), st.integers(0, 9), st.sampled_from([STARTED, FINISHED, DELETING])), max_size=9
+    ),
+    start=st.integers(0, 35),
+    length=st.integers(1, 9),
+)
+def test_segments_with_offsets_are_those_of_the_list_that_hold_any_of_them(
+    spans: list[tuple[int, int, RemoteLogSegmentState]], start: int, length: int
+) -> None:
+    cache = RemoteLogMetadataCache(ORDERS)
+    for number, (first, more, state) in enumerate(spans):
+        cache.apply(added(number, first, first + more))
+        for event in {STARTED: (), FINISHED: (FINISHED,), DELETING: (FINISHED, DELETING)}[state]:
+            cache.apply(updated(number, event))
+    wanted = range(start, start + length)
+    expected = [
+        one
+        for one in cache.list_remote_log_segments()
+        if any(at in wanted for at in range(one.start_offset, one.next_offset))
+    ]
+    assert cache.segments_with(ByteRange(start, start + length)) == expected
+
+
+def test_the_latest_leader_epoch_is_that_of_any_segment_that_there_was() -> None:
+    cache = RemoteLogMetadataCache(ORDERS)
+    assert cache.latest_leader_epoch == -1
+    cache.apply(added(1, 0, 9, {2: 0, 5: 4}))
+    cache.apply(added(2, 10, 19, {3: 10}))
+    assert cache.latest_leader_epoch == 5
+    for event in (DELETING, DELETED):
+        cache.apply(updated(1, event))
+    assert cache.latest_leader_epoch == 5

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,8 @@ from tests.support.clean_world import CleanWorld
 from tests.unit.tasks.test_clean import puts
 from tiersidecar.domain.cleaner import CleanerClaim
 from tiersidecar.domain.errors import BrokerRefusedError
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Offset
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 
 
 @pytest.fixture
@@ -57,3 +59,39 @@ async def test_the_leader_of_the_later_epoch_goes_on(world: CleanWorld) -> None:
     await claimed_later(world)
     world.lead(1)
     assert (await world.clean()).cleaner_offset == 3
+
+
+async def test_a_look_near_some_offsets_has_what_holds_them_as_the_look_at_all_has_it(world: CleanWorld) -> None:
+    await world.add(*(puts(3 * number, (b"a", b"1"), (b"b", b"1"), (b"c", b"%d" % number)) for number in range(4)))
+    for start in (12, 15, 18):  # what was replaced is still there, under what hides it
+        assert (await world.clean()).swapped
+        await world.add(puts(start, (b"d", b"1"), (b"e", b"1"), (b"a", b"%d" % start)))
+    looks = world.task()._looks
+    whole = await looks.look(world.partition)
+    assert len(whole.chain.segments) > 4
+    for segment in whole.chain.segments:
+        near = await looks.look_near(world.partition, ByteRange(segment.start_offset, segment.next_offset))
+        assert near.chain.segments == (segment,)
+        assert set(near.segments) == {
+            one
+            for one in whole.segments
+            if one.start_offset <= segment.end_offset and one.end_offset >= segment.start_offset
+        }
+
+
+async def test_a_round_over_many_segments_reads_few_of_them_again(
+    world: CleanWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each swap looks twice.  Looks at the whole partition took hours where it has some thousand segments."""
+    await world.add(*(puts(2 * number, (b"a", b"%d" % number), (b"b%d" % number, b"1")) for number in range(40)))
+    listed, listing = 0, world.builder.run.metadata.list_remote_log_segments
+
+    def counting(*args: Any) -> Iterator[RemoteLogSegmentMetadata]:
+        nonlocal listed
+        listed += 1
+        return listing(*args)
+
+    monkeypatch.setattr(world.builder.run.metadata, "list_remote_log_segments", counting)
+    done = await world.clean()
+    assert len(done.swapped) == 39
+    assert listed == 1

@@ -8,17 +8,22 @@ import pickle
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.property.test_compaction_model import Writing, segment_of
 from tests.support.clean_world import CleanWorld
 from tests.support.compacted_logs import ABORT, COMMIT, LogSegment
 from tests.support.inline_blocking import InlineBlocking
+from tests.support.metadata_events import added
 from tests.unit.tasks.test_clean import puts, random_log
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.compaction.cleaning import CleaningTerms, last_records
 from tiersidecar.formats.compaction.offset_map import OffsetMap, bytes_for
+from tiersidecar.formats.compaction.transactions import CarriedTransactions
+from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.tasks import clean_shards
 from tiersidecar.tasks.clean import LONGEST_ROUND_MS
 from tiersidecar.tasks.clean_passes import CleanPasses, aborted_of
@@ -26,11 +31,11 @@ from tiersidecar.tasks.clean_shards import (
     Carrying,
     CleanShare,
     ScannedSegment,
-    clean_share,
+    clean_shares,
     measure_segment,
     put_share,
     scan_segment,
-    scan_share,
+    scan_shares,
 )
 
 
@@ -46,9 +51,8 @@ class Shares:
 
     async def scan(self) -> None:
         aborted, segments = await aborted_of(self.store.blobs, self.segments), self.segments
-        for segment in segments:
-            share = pickle.loads(pickle.dumps(scan_share(segment, self.first_dirty, aborted)))
-            self.scanned.append(await scan_segment(share, self.store))
+        for share in scan_shares(segments, self.first_dirty, aborted):
+            self.scanned.append(await scan_segment(pickle.loads(pickle.dumps(share)), self.store))
         self.terms = CleaningTerms(
             now_ms=self.world.clock.now_ms(),
             delete_retention_ms=1000 + LONGEST_ROUND_MS,
@@ -56,11 +60,12 @@ class Shares:
             first_dirty_offset=self.first_dirty,
             last_records=last_records(await self.store.blobs.read_producer_snapshot(segments[-1])),
         )
-        carrying = Carrying(aborted)
+        carrying, carried = Carrying(aborted), []
         for segment, scanned in zip(segments, self.scanned, strict=True):
-            share = clean_share(segment, segments[-1].end_offset, carrying.carried, aborted)
-            self.shares.append(pickle.loads(pickle.dumps(share)))
+            carried.append(carrying.carried)
             carrying.go_past(segment, scanned.events)
+        shares = clean_shares(segments, segments[-1].end_offset, carried, aborted)
+        self.shares = [pickle.loads(pickle.dumps(share)) for share in shares]
 
     def map_of(self, number: int) -> OffsetMap:
         """Return the round's entries of the keys of one segment."""
@@ -195,3 +200,31 @@ async def test_what_would_differ_from_what_was_measured_is_not_put_up(tmp_path: 
     )
     with pytest.raises(CorruptDataError, match="the same bytes again"):
         await put_share(begun, shares.terms, other, shares.passes, shares.store)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 6), min_size=1, max_size=6),
+    spans=st.lists(st.tuples(st.integers(0, 45), st.integers(0, 20)), max_size=12),
+    first=st.integers(0, 10),
+)
+def test_each_segment_has_the_aborted_transactions_that_reach_into_it_and_begins_those_that_begin_in_it(
+    lengths: list[int], spans: list[tuple[int, int]], first: int
+) -> None:
+    starts = [first + sum(lengths[:number]) for number in range(len(lengths))]
+    segments = [added(number, start, start + lengths[number] - 1) for number, start in enumerate(starts)]
+    aborted = [
+        AbortedTransaction(
+            producer_id=number,
+            first_offset=Offset(begin),
+            last_offset=Offset(begin + more),
+            last_stable_offset=Offset(0),
+        )
+        for number, (begin, more) in enumerate(spans)
+    ]
+    scans = scan_shares(segments, Offset(first), aborted)
+    cleans = clean_shares(segments, 99, [CarriedTransactions()] * len(segments), aborted)
+    for segment, scan, clean in zip(segments, scans, cleans, strict=True):
+        offsets = range(segment.start_offset, segment.next_offset)
+        reach = [one for one in aborted if set(offsets) & set(range(one.first_offset, one.last_offset + 1))]
+        assert list(scan.aborted) == reach
+        assert list(clean.aborted) == [one for one in aborted if one.first_offset in offsets]

@@ -34,7 +34,7 @@ from tiersidecar.domain.errors import (
 )
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.metadata_cache_rows import SegmentPicture
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import ByteRange, Offset
 from tiersidecar.domain.segments import (
     MetadataEvent,
     RemoteLogSegmentMetadata,
@@ -94,6 +94,14 @@ class MetadataLookups:
 
     def mark(self, topic_id_partition: TopicIdPartition) -> int:
         return self._replica.require(topic_id_partition).mark
+
+    def segments_with(
+        self, topic_id_partition: TopicIdPartition, offsets: ByteRange
+    ) -> Sequence[RemoteLogSegmentMetadata]:
+        return self._replica.require(topic_id_partition).segments_with(offsets)
+
+    def latest_leader_epoch(self, topic_id_partition: TopicIdPartition) -> int:
+        return self._replica.require(topic_id_partition).latest_leader_epoch
 
     def list_unfinished_segments(self, topic_id_partition: TopicIdPartition) -> Iterator[RemoteLogSegmentMetadata]:
         return self._replica.require(topic_id_partition).list_unfinished_segments()

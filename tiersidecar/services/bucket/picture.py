@@ -16,7 +16,7 @@ from tiersidecar.domain.errors import CorruptDataError, MetadataNotReadyError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
 from tiersidecar.domain.metadata_cache import RemoteLogMetadataCache
 from tiersidecar.domain.metadata_cache_rows import SegmentPicture
-from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Lineage, Offset
+from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, ByteRange, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.clock import Blocking
@@ -205,6 +205,14 @@ class BucketPicture:
 
     def mark(self, topic_id_partition: TopicIdPartition) -> int:
         return self._cache(topic_id_partition).mark
+
+    def segments_with(
+        self, topic_id_partition: TopicIdPartition, offsets: ByteRange
+    ) -> Sequence[RemoteLogSegmentMetadata]:
+        return self._cache(topic_id_partition).segments_with(offsets)
+
+    def latest_leader_epoch(self, topic_id_partition: TopicIdPartition) -> int:
+        return self._cache(topic_id_partition).latest_leader_epoch
 
     def list_unfinished_segments(self, topic_id_partition: TopicIdPartition) -> Iterator[RemoteLogSegmentMetadata]:
         return self._cache(topic_id_partition).list_unfinished_segments()
