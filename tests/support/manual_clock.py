@@ -26,6 +26,11 @@ class ManualClock:
         """Put the wall clock wrong, or right again; time itself does not pass."""
         self._now_s += seconds
 
+    def stand_still(self, seconds: float) -> None:
+        """Let time pass while the process is stopped: both clocks go on, and nothing wakes before the next :meth:`advance`."""
+        self._now_s += seconds
+        self._monotonic_s += seconds
+
     async def sleep(self, seconds: float) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (self._monotonic_s + seconds, next(self._order), future))

@@ -56,7 +56,7 @@ class HeldLease:
         """Renew it, unless that was done lately.
 
         Raises:
-            LeaseHeldError: another process has taken it over.
+            LeaseHeldError: another process has taken it over, or it has run out.
         """
         if (self._clock.monotonic_s() - self._sent_s) * 1000 >= self._lease.duration_ms / 3:
             await self.renew_now()
@@ -65,7 +65,7 @@ class HeldLease:
         """Renew it, whenever that was done last: what follows may take long.
 
         Raises:
-            LeaseHeldError: another process has taken it over.
+            LeaseHeldError: another process has taken it over, or it has run out.
         """
         await self._publish(None)
 
@@ -74,19 +74,24 @@ class HeldLease:
         see it when they look next.
 
         Raises:
-            LeaseHeldError: another process has taken it over.
+            LeaseHeldError: another process has taken it over, or it has run out.
         """
         await self._publish(concerns_of(owners))
 
     async def _publish(self, concerns: str | None) -> None:
-        """Renew it, one renewal after the other: what an earlier one names must not come after what a later one does."""
+        """Renew it, one renewal after the other: what an earlier one names must not come after what a later one does.
+
+        Once it has run out it is never renewed, though nobody else has claimed it: sidecars, which only wait while it lasts,
+        may have begun meanwhile."""
         async with self._renewing:
+            self.require()
             lease = self._lease if concerns is None else replace(self._lease, concerns=concerns)
             renewed, sent_s = replace(lease, renewed_ms=self._clock.now_ms(), renewal=True), self._clock.monotonic_s()
             counts = await self._leases.publish_lease(renewed)
             if counts.holder != renewed.holder:
                 self._taken_by = _holder(counts)
             _require_same(counts, renewed)
+            self.require()  # by the renewal before this one: it may have run out before this one was written
             self._lease, self._sent_s = renewed, sent_s
 
     async def release(self) -> None:

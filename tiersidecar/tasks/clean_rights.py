@@ -194,10 +194,10 @@ class ChunkSwapper:
 
     async def within_ms(self) -> int | None:
         """Return a time far below any ``delete.retention.ms``: what a deposed leader finishes later than that could bring a key
-        back.  It counts from the last look, after which a command waits for that long before it acts."""
+        back.  It counts from the last look, after which a command waits for that long before it acts.  Not positive where that
+        has passed, as when the process was stopped meanwhile."""
         renewed_ms = await self._rights.renewed_ms()
-        left_ms = self._left_ms() if renewed_ms is None else min(self._left_ms(), renewed_ms)
-        return max(left_ms, 1)
+        return self._left_ms() if renewed_ms is None else min(self._left_ms(), renewed_ms)
 
     def prover(self, stored: RemoteLogSegmentMetadata) -> Prover:
         return DigestAlone()

@@ -149,7 +149,8 @@ class Swapper(Protocol):
         segments that hold the same offsets the latest is read, also by what knows their manifests alone."""
 
     async def within_ms(self) -> int | None:
-        """Return for how long COPY_SEGMENT_FINISHED may be waited for, once the right to act is renewed; None: as always."""
+        """Return for how long COPY_SEGMENT_FINISHED may be waited for, once the right to act is renewed; None: as always.
+        Where it is not positive, nothing is finished: what is sent may be written, however soon it is given up."""
 
     def prover(self, stored: RemoteLogSegmentMetadata) -> Prover:
         """Return what looks at the batches of ``stored``, besides their digest."""
@@ -265,6 +266,8 @@ class SegmentSwap:
             return reason
         await self._reach("finishing")
         within_ms = await swapper.within_ms()
+        if within_ms is not None and within_ms <= 0:
+            return "the look at it was too long ago: others may have begun since"
         swapper.require()
         try:
             await self._metadata.publish(update, within_ms=within_ms)

@@ -201,6 +201,37 @@ async def test_a_lease_that_another_command_has_taken_ends_it(beside: Beside) ->
     assert beside.world.state.cleaner_claims(beside.world.owner) == ()
 
 
+@pytest.mark.parametrize("place", ["rewritten", "uploaded", "proven", "finishing"])
+async def test_one_that_was_stopped_for_longer_than_its_lease_finishes_nothing_afterwards(
+    beside: Beside, place: str
+) -> None:
+    """The lane has cleaned meanwhile, and removed the tombstone of what the command's map knew nothing of."""
+    world = beside.world
+    world.configure(delete_retention_ms="1000", segment_bytes="14")
+    await world.add(puts(0, (b"a", b"1"), (b"b", b"1"), (b"b", b"2")), puts(3, (b"c", b"1")))
+    stops = 0
+
+    async def stop() -> None:
+        nonlocal stops
+        stops += 1
+        if stops > 1:
+            return
+        world.clock.stand_still(100)
+        # To the lane's eyes the lease is over.
+        world.state.leases.pop(LEASE)
+        await world.add(puts(4, (b"a", None)), puts(5, (b"d", b"1")))
+        for number in range(4):
+            await world.clean()
+            world.clock.stand_still(100)
+            await world.add(puts(6 + number, (b"e", b"%d" % number)))
+        await world.clean()
+        assert b"a" not in await world.table_read(), "the tombstone is gone"
+
+    with pytest.raises(LeaseHeldError):
+        await beside.compact({f"clean.{place}": stop})
+    assert b"a" not in await world.table_read()
+
+
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("hit", [1, 2])
 async def test_killed_anywhere_no_key_is_lost_none_comes_back_and_the_next_run_goes_on(

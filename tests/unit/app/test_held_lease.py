@@ -81,6 +81,37 @@ async def test_once_another_process_was_seen_to_have_it_nothing_more_is_done_by_
     assert topic.leases["repair"] == taken
 
 
+async def test_one_that_ran_out_while_the_process_was_stopped_is_not_renewed_though_nobody_has_claimed_it() -> None:
+    """Sidecars claim nothing: they only wait while it lasts, and have begun meanwhile."""
+    clock, topic = ManualClock(), MemoryStateLog()
+    await topic.publish_lease(CLAIM)
+    held = HeldLease(topic, clock, CLAIM, sent_s=clock.monotonic_s())
+    async with kept_renewed(held, clock):
+        clock.stand_still(70)
+        with pytest.raises(LeaseHeldError):
+            await held.renew_now()
+        await clock.advance(10)
+        with pytest.raises(LeaseHeldError):
+            held.require()
+    assert topic.leases["repair"] == CLAIM
+
+
+async def test_a_renewal_that_is_written_after_it_has_run_out_renews_nothing() -> None:
+    """The process was stopped, or the topic was away, between its decision to renew it and the record."""
+    clock = ManualClock()
+
+    class StoppedTopic(MemoryStateLog):
+        async def publish_lease(self, lease: Lease) -> Lease:
+            clock.stand_still(70)
+            return await super().publish_lease(lease)
+
+    held = HeldLease(StoppedTopic(), clock, CLAIM, sent_s=clock.monotonic_s())
+    with pytest.raises(LeaseHeldError):
+        await held.renew_now()
+    with pytest.raises(LeaseHeldError):
+        held.require()
+
+
 OWNER = TopicIdPartition(topic_id=Uuid(bytes(15) + b"7"), topic="orders", partition=3)
 
 

@@ -325,6 +325,8 @@ class TopicBasedMetadataLog(MetadataLookups):
     @asynccontextmanager
     async def _in_time(self, owner: TopicIdPartition, within_ms: int | None) -> AsyncIterator[None]:
         wait_ms = min(one for one in (self._settings.consume_wait_ms, within_ms) if one is not None)
+        if wait_ms <= 0:  # what is sent may be written, however soon it is given up
+            raise PublishTimeoutError(subject=str(owner), waited_ms=wait_ms)
         try:
             async with asyncio.timeout(wait_ms / 1000):
                 yield
