@@ -9,7 +9,7 @@ leader epoch in which it was made, as a leader's own does.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -147,6 +147,9 @@ class Compactor:
             unsettled = list[TopicIdPartition]()  # what was sent of a round that failed may still arrive
             for view in cleaning.views:
                 owner = view.topic_id_partition
+                if (idle := await _idle(view, cleaning)) is not None:
+                    done.append(idle)
+                    continue
                 try:
                     await self._take_over([*unsettled, owner], lease)
                     one, error = await self._compact(view, cleaning)
@@ -241,6 +244,18 @@ class Compactor:
                 settings=settings,
             )
             yield _Cleaning(session=session, views=views, parts=parts, histories=histories, task=task)
+
+
+async def _idle(view: LeaderView, cleaning: _Cleaning) -> PartitionCompacted | None:
+    """Return the result for a partition in which there is nothing to do: nobody has to wait there, neither its cleaner for the
+    command nor the command for its cleaner.  None where there is, or where it cannot be said."""
+    with suppress(TiersidecarError):
+        planned = await cleaning.task.planned(await cleaning.led(view))
+        if isinstance(planned, str):
+            return PartitionCompacted(owner=view.topic_id_partition, rounds=(), stopped=planned)
+        if planned.reason and not planned.chain.twins:
+            return PartitionCompacted(owner=view.topic_id_partition, rounds=(), stopped=planned.reason)
+    return None
 
 
 async def _reason_to_stop(task: CleanTask, partition: TieredPartition, goal: Offset) -> str:

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.app.test_compact_run import Beside, at_once, beside
+from tests.support.compacted_logs import LogSegment
+from tests.unit.app.test_compact_run import NOTHING_LEFT, Beside, at_once, beside
 from tests.unit.tasks.test_clean import puts, random_log
 from tiersidecar.app.repair_run import LEASE
 from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.lease import Lease, concerns_of
 from tiersidecar.domain.seen_time import SeenTime
 
@@ -19,11 +21,22 @@ DAY_S = 86_400
 SETTLE_S = 30.0
 
 
-async def test_only_the_partition_that_it_has_come_to_is_named_and_waited_for(beside: Beside) -> None:
+async def another_partition(beside: Beside, *segments: LogSegment) -> TopicIdPartition:
+    """Let the topic have a partition 1, with these segments."""
     world, first = beside.world, beside.world.partition.view
     second = replace(first, topic_id_partition=replace(first.topic_id_partition, partition=1))
     beside.broker.views = (first, second)
+    beside.broker.last_stable_offsets[second.topic_id_partition] = beside.broker.end
+    world.builder.partition = second.topic_id_partition
+    await world.add(*segments)
+    world.builder.partition = first.topic_id_partition
+    return second.topic_id_partition
+
+
+async def test_only_the_partition_that_it_has_come_to_is_named_and_waited_for(beside: Beside) -> None:
+    world, first = beside.world, beside.world.owner
     await world.add(puts(0, (b"a", b"1"), (b"b", b"1")), puts(2, (b"a", b"2")))
+    second = await another_partition(beside, puts(0, (b"c", b"1")))
     waited, during = list[str](), list[str]()
 
     async def wait() -> None:
@@ -34,16 +47,32 @@ async def test_only_the_partition_that_it_has_come_to_is_named_and_waited_for(be
 
     at_once(beside, SETTLE_S, wait)
     done = await beside.compactor({"clean.finished": look}, settle_s=SETTLE_S).apply()
-    assert [(one.owner.partition, one.left, one.cleaner_offset) for one in done] == [(0, "", 3), (1, "", None)]
-    assert waited == [concerns_of([first.topic_id_partition]), concerns_of([second.topic_id_partition])]
-    assert set(during) == {concerns_of([first.topic_id_partition])}
+    assert [(one.owner.partition, one.left, one.cleaner_offset) for one in done] == [(0, "", 3), (1, "", 1)]
+    assert waited == [concerns_of([first]), concerns_of([second])]
+    assert set(during) == {concerns_of([first])}
+
+
+async def test_a_partition_with_nothing_to_clean_is_neither_named_nor_waited_for(beside: Beside) -> None:
+    """Or a topic of a thousand partitions would take hours, whatever there is to do."""
+    await another_partition(beside, puts(0, (b"c", b"1")))
+    waited = list[str]()
+
+    async def wait() -> None:
+        waited.append(beside.world.state.leases[LEASE].concerns)
+
+    at_once(beside, SETTLE_S, wait)
+    done = await beside.compactor(settle_s=SETTLE_S).apply()
+    assert [(one.owner.partition, one.stopped, one.left) for one in done] == [
+        (0, NOTHING_LEFT, ""),
+        (1, NOTHING_LEFT, ""),
+    ]
+    assert waited == [concerns_of([done[1].owner])]
 
 
 async def test_one_that_failed_stays_named_for_what_it_has_sent_may_still_arrive(beside: Beside) -> None:
-    world, first = beside.world, beside.world.partition.view
-    second = replace(first, topic_id_partition=replace(first.topic_id_partition, partition=1))
-    beside.broker.views = (first, second)
+    world = beside.world
     await world.add(*random_log(1))
+    second = await another_partition(beside, *random_log(1))
     waited = list[str]()
 
     async def wait() -> None:
@@ -55,7 +84,7 @@ async def test_one_that_failed_stays_named_for_what_it_has_sent_may_still_arrive
     at_once(beside, SETTLE_S, wait)
     with pytest.raises(MetadataNotReadyError):
         await beside.compactor({"clean.rewritten": away}, settle_s=SETTLE_S).apply()
-    owners = [first.topic_id_partition, second.topic_id_partition]
+    owners = [world.owner, second]
     assert waited == [concerns_of(owners[:1]), concerns_of(owners)]
 
 
