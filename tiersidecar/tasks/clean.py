@@ -214,7 +214,8 @@ class CleanTask:
             is_crossed=is_crossed,
         )
         compaction = settings.remote_compaction
-        plan = decide_compaction(view, compaction, now_ms=self._clock.now_ms())
+        # What is younger than the least lag is promised to readers: for a command whose clock is ahead, too.
+        plan = decide_compaction(view, compaction, now_ms=self._rights.due_ms(self._clock.now_ms()))
         return PlannedRound(
             chain=look.chain,
             plan=plan,
@@ -222,6 +223,10 @@ class CleanTask:
             settings=settings,
             is_crossed=is_crossed,
         )
+
+    def _sidecars_ms(self) -> int:
+        """Return the time that the sidecars have seen, by whose clocks the lane would clean, or ours where none says."""
+        return self._rights.due_ms(decision_ms(self._clock.now_ms(), self._state.known_leases()))
 
     async def _is_crossed(self, partition: TieredPartition, start: Offset) -> bool:
         """Return whether the broker's log begins after ``start``, the remote one's first offset."""
@@ -250,7 +255,7 @@ class CleanTask:
             first_dirty=plan.first_dirty_offset,
             aborted=await aborted_of(self._blobs, chain),
         )
-        if lanes_ms := _left_of_lanes_time(planned, self._clock.now_ms()):
+        if lanes_ms := _left_of_lanes_time(planned, self._sidecars_ms()):
             swapper.give_up_after(lanes_ms // 2, _LANES_TURN)
         mapped = await self._engine.read_dirty(chunk)
         await self._failpoints.reach("clean.mapped")

@@ -33,7 +33,8 @@ class CleaningRights(Protocol):
         """Return the author that entries of the trash name."""
 
     def due_ms(self, now_ms: int) -> int:
-        """Return up to when delete horizons are due at ``now_ms``, which this process's clock says."""
+        """Return up to when what others have dated, delete horizons and records, is due or old enough at ``now_ms``, which this
+        process's clock says."""
 
     async def confirm(self, owner: TopicIdPartition) -> None:
         """Return once the topic's remote data are known for this cluster's, in this very store.

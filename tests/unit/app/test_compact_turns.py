@@ -191,6 +191,33 @@ async def test_tombstones_of_the_lane_stay(beside: Beside, seen_earlier_s: int, 
     assert (b"a" in await world.table_read()) is stays
 
 
+@pytest.mark.parametrize("ahead_s", [5 * DAY_S, 0], ids=["this machine is five days ahead", "its clock is right"])
+async def test_records_stay_for_the_least_lag_by_the_sidecars_clocks(beside: Beside, ahead_s: int) -> None:
+    world = beside.world
+    world.configure(min_compaction_lag_ms=str(DAY_S * 1000))
+    await world.add(puts(0, (b"a", b"1")), puts(1, (b"a", b"2")))
+    say_that_a_sidecar_has_seen(beside, world.clock.now_ms())
+    world.clock.jump(ahead_s)
+    done = await beside.compact()
+    assert (done.cleaner_offset, done.stopped) == (None, NOTHING_LEFT)
+
+
+@pytest.mark.parametrize("ahead_s", [5 * DAY_S, -5 * DAY_S], ids=["five days ahead", "five days behind"])
+async def test_the_lanes_time_is_that_of_the_sidecars_clocks(beside: Beside, ahead_s: int) -> None:
+    world = beside.world
+    world.builder.event_timestamp_ms = world.clock.now_ms()
+    await begin_later(beside, retention_ms=DAY_S * 1000)
+    say_that_a_sidecar_has_seen(beside, world.clock.now_ms())
+    world.clock.jump(ahead_s)
+
+    async def take_long() -> None:
+        world.clock.jump(DAY_S / 8 + 1)  # of a half of half a day
+
+    done = await beside.compact({"clean.trashed": take_long})
+    assert "the sidecar's cleaner, which waits meanwhile, goes on from here" in done.left
+    assert done.cleaner_offset == 4
+
+
 async def test_a_round_on_a_machine_whose_wall_clock_stands_still_is_left_all_the_same(
     beside: Beside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
