@@ -284,6 +284,9 @@ class CleanTask:
                         done.log_left()
                         result = replace(result, left=done.left)
                         break
+                    if done.is_given_up:
+                        claims.note_given_up(done.old)
+                        continue
                     result = _with(result, done)
                     if done.new is not None:
                         done.log_swapped(done.new)

@@ -20,13 +20,14 @@ from tiersidecar.tasks.edges import Sources
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanLook:
     """The partition as one look found it.  ``known`` are the cleaner offsets that count; ``due_by_ms`` as
-    :func:`horizons_due_by` has it."""
+    :func:`horizons_due_by` has it; ``start_offset`` is the remote log start, -1 while it is not said."""
 
     lineage: Lineage
     segments: Sequence[RemoteLogSegmentMetadata]
     chain: CleaningChain
     known: CleanerOffsets
     due_by_ms: int | None
+    start_offset: Offset
 
     @property
     def cleaner_offset(self) -> Offset | None:
@@ -75,6 +76,7 @@ class CleanLooks:
             chain=decide_chain(view),
             known=decide_cleaner_offsets(claims),
             due_by_ms=horizons_due_by(view),
+            start_offset=view.start_offset,
         )
 
 

@@ -10,6 +10,7 @@ from typing import Protocol
 from tiersidecar.decide.cleaning_chain import CleaningChain
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition
+from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.policy import PauseKind
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
@@ -117,6 +118,11 @@ class Looked(Protocol):
         """Return the part that may be cleaned."""
         ...
 
+    @property
+    def start_offset(self) -> Offset:
+        """Return the remote log start, -1 while it is not said."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Limit:
@@ -152,6 +158,7 @@ class ChunkSwapper:
         self._rights, self._look_again, self._reason_to_end = rights, look_again, reason_to_end
         self._trash, self._clock = trash, clock
         self._near: Sequence[RemoteLogSegmentMetadata] = ()
+        self._start_offset = Offset(NO_OFFSET)
         self._looked_s = 0.0
         self._limits: list[_Limit] = []
 
@@ -165,6 +172,10 @@ class ChunkSwapper:
         now_ms, now_s = self._clock.now_ms(), self._clock.monotonic_s()
         return next((one.reason for one in self._limits if one.is_over(now_ms, now_s)), "")
 
+    def is_given_up(self, old: RemoteLogSegmentMetadata) -> bool:
+        """Return whether ``old`` is below the remote log start by now, as the last look said."""
+        return old.end_offset < self._start_offset
+
     async def reason_to_leave(self, old: Sequence[RemoteLogSegmentMetadata]) -> str:
         """Return why they are left: each must still be the one of its span that readers are given.  Both topics are read to
         their ends first: a command that has claimed its lease before that is seen."""
@@ -173,6 +184,7 @@ class ChunkSwapper:
         await self._rights.confirm(self._owner)
         self._looked_s = self._clock.monotonic_s()
         now = await self._look_again()
+        self._start_offset = now.start_offset
         if reason := await self._reason_to_end():
             return reason
         if self._left_ms() <= 0:
