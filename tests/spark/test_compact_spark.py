@@ -20,6 +20,7 @@ from tests.support.compacted_logs import LogSegment, committed_records, table
 from tests.support.scripted import ScriptedFailpoints
 from tests.unit.app.test_compact_run import NOTHING_LEFT, Actions, Beside, beside
 from tests.unit.tasks.test_clean import puts, random_log
+from tests.unit.tasks.test_clean_undeleted import begins_at
 from tiersidecar.app.compact_layout import layout_of
 from tiersidecar.app.compact_run import Compacting, Compactor, PartitionCompacted
 from tiersidecar.app.compact_spark import SparkChunk, SparkEngine, SparkEngines
@@ -147,6 +148,25 @@ async def test_a_driver_killed_anywhere_loses_nothing_and_the_next_run_goes_on(
     given = {_given(beside.world, one).remote_log_segment_id.uuid for one in log}
     finished = {one.remote_log_segment_id.uuid for one in beside.world.segments(State.COPY_SEGMENT_FINISHED)}
     assert finished - given == beside.world.in_trash()
+
+
+@pytest.mark.parametrize("place", ["rewritten", "started", "proven"])
+async def test_what_retention_gives_up_meanwhile_does_not_end_it(
+    beside: Beside, spark: SparkSession, tmp_path: Path, place: str
+) -> None:
+    """Nor does a round that takes longer than retention does to the next segment begin anew."""
+    log = [puts(2 * n, (b"a-%d" % n, None), (b"b-%d" % n, b"1")) for n in range(6)]
+    await beside.world.add(*log)
+    start = log[3].base_offset
+
+    async def move() -> None:
+        await begins_at(beside.world, start)
+
+    done = await on_spark(beside, spark, tmp_path, {f"clean.{place}": move})
+    assert (done.left, done.stopped, done.cleaner_offset) == ("", NOTHING_LEFT, log[-1].next_base_offset)
+    assert [one.start_offset for one in done.rounds[0].swapped] == [one.base_offset for one in log[3:]]
+    beside.world.clock.jump(0.001)
+    assert (await beside.world.clean()).reason == NOTHING_LEFT
 
 
 async def test_where_an_attempt_may_still_write_others_begin_under_other_ids(

@@ -9,7 +9,7 @@ leader epoch in which it was made, as a leader's own does.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,10 +54,11 @@ class Compacting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLook:
-    """One partition, as it is: what a round would do, or why none can be planned."""
+    """One partition, as it is: what a round would do, or why none can be planned.  ``failed``: it could not be looked at."""
 
     view: LeaderView
     planned: PlannedRound | str
+    failed: TiersidecarError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +114,7 @@ class Compactor:
         """Return what a round of each partition would do; nothing is changed.
 
         Raises:
-            BrokerRefusedError: there is no such topic or partition, or its leader changes.
+            BrokerRefusedError: there is no such topic or partition; or each has no leader, or another one by now.
             CompactionError: the topic's data are not this cluster's.
             TiersidecarError: store or topics are away.
         """
@@ -125,9 +126,16 @@ class Compactor:
                 ):
                     raise CompactionError(subject=self._wanted.topic, reason=reason)
                 self._progress(f"looking at partition {view.topic_id_partition.partition}")
-                partition = await cleaning.led(view)
-                looks.append(PartitionLook(view=view, planned=await cleaning.task.planned(partition)))
-            return looks
+                try:
+                    looks.append(
+                        PartitionLook(view=view, planned=await cleaning.task.planned(await cleaning.led(view)))
+                    )
+                except BrokerRefusedError as error:  # the other partitions have leaders of their own
+                    looks.append(PartitionLook(view=view, planned=str(error), failed=error))
+        failed = [one.failed for one in looks if one.failed is not None]
+        if len(failed) == len(looks):
+            raise failed[0]
+        return looks
 
     async def apply(self) -> list[PartitionCompacted]:
         """Clean partition after partition, each as far as it could be cleaned when its first round was planned: of a topic that
@@ -147,6 +155,9 @@ class Compactor:
             unsettled = list[TopicIdPartition]()  # what was sent of a round that failed may still arrive
             for view in cleaning.views:
                 owner = view.topic_id_partition
+                if (idle := await _idle(view, cleaning)) is not None:
+                    done.append(idle)
+                    continue
                 try:
                     await self._take_over([*unsettled, owner], lease)
                     one, error = await self._compact(view, cleaning)
@@ -241,6 +252,18 @@ class Compactor:
                 settings=settings,
             )
             yield _Cleaning(session=session, views=views, parts=parts, histories=histories, task=task)
+
+
+async def _idle(view: LeaderView, cleaning: _Cleaning) -> PartitionCompacted | None:
+    """Return the result for a partition in which there is nothing to do: nobody has to wait there, neither its cleaner for the
+    command nor the command for its cleaner.  None where there is, or where it cannot be said."""
+    with suppress(TiersidecarError):
+        planned = await cleaning.task.planned(await cleaning.led(view))
+        if isinstance(planned, str):
+            return PartitionCompacted(owner=view.topic_id_partition, rounds=(), stopped=planned)
+        if planned.reason and not planned.chain.twins:
+            return PartitionCompacted(owner=view.topic_id_partition, rounds=(), stopped=planned.reason)
+    return None
 
 
 async def _reason_to_stop(task: CleanTask, partition: TieredPartition, goal: Offset) -> str:

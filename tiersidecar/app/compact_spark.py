@@ -37,7 +37,7 @@ from tiersidecar.formats.compaction.transactions import CarriedTransactions
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.spark.compaction_job import CompactionJob
 from tiersidecar.tasks.clean import CleanSettings
-from tiersidecar.tasks.clean_engine import Chunk, CleanEngine, MappedChunk, Progress, SegmentDone
+from tiersidecar.tasks.clean_engine import Chunk, CleanEngine, MappedChunk, Progress, SegmentDone, not_swapped
 from tiersidecar.tasks.clean_rights import ChunkSwapper
 from tiersidecar.tasks.clean_shards import Carrying, CleanedShare, CleanShare, clean_shares, scan_shares
 
@@ -190,13 +190,16 @@ class SparkChunk:
         for attempt in range(1, _MOST_ATTEMPTS + 1):
             begun = dict[int, CleanShare]()
             stored = {number: one for number, one in stored.items() if one.is_fresh}
-            for number, share in left.items():
+            for number, share in tuple(left.items()):
                 if number in stored:
                     continue
                 one = await self._begin(share, measured[number], swapper)
                 if isinstance(one, str):
-                    yield SegmentDone(old=share.segment, left=one)
-                    return
+                    yield (done := not_swapped(share.segment, one, swapper))
+                    if done.left:
+                        return
+                    del left[number]
+                    continue
                 begun[number] = one
             put, failed = await self._put(begun)
             stored |= put
@@ -233,7 +236,7 @@ class SparkChunk:
         put, old = stored.put, share.segment
         new = await self._engine.swap.end([old], stored.started, put.custom_metadata, swapper)
         if isinstance(new, str):
-            return SegmentDone(old=old, left=new)
+            return not_swapped(old, new, swapper)
         return SegmentDone(old=old, new=new, tally=put.tally)
 
     async def _begin(self, share: CleanShare, measured: CleanedShare, swapper: ChunkSwapper) -> CleanShare | str:

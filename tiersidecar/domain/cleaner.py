@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tiersidecar.domain.ids import Uuid, format_uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
@@ -12,6 +12,8 @@ _NAME_CHARACTERS = 8
 MOST_CLAIMS = 8
 """Leader epochs whose claims are kept, and that one claim names: the latest ones.  A leader that is more epochs behind than
 that, and still publishes, is not heard."""
+_NAMED_CLAIMS = 2
+"""Latest epochs whose claims keep their segments' names: one record has them all, and brokers take a megabyte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +44,20 @@ def short_name(segment_uuid: Uuid) -> str:
 
 def merged_claims(claims: Iterable[CleanerClaim]) -> tuple[CleanerClaim, ...]:
     """Return the last claim of each leader epoch, ascending, the latest :data:`MOST_CLAIMS` of them.  Merged in whatever
-    order, and however often, the result is the same."""
+    order, and however often, the result is the same.
+
+    Names stay with the latest alone: where later claims are none of the history any more and an earlier one counts again,
+    everything is dirty.
+    """
     last: dict[LeaderEpoch, CleanerClaim] = {}
     for claim in claims:
         known = last.get(claim.leader_epoch, claim)
         last[claim.leader_epoch] = max(known, claim, key=_rank)
-    return tuple(last[epoch] for epoch in sorted(last)[-MOST_CLAIMS:])
+    kept = sorted(last)[-MOST_CLAIMS:]
+    return (
+        *(replace(last[epoch], segments=()) for epoch in kept[:-_NAMED_CLAIMS]),
+        *(last[epoch] for epoch in kept[-_NAMED_CLAIMS:]),
+    )
 
 
 def _rank(claim: CleanerClaim) -> tuple[object, ...]:

@@ -214,7 +214,8 @@ class CleanTask:
             is_crossed=is_crossed,
         )
         compaction = settings.remote_compaction
-        plan = decide_compaction(view, compaction, now_ms=self._clock.now_ms())
+        # What is younger than the least lag is promised to readers: for a command whose clock is ahead, too.
+        plan = decide_compaction(view, compaction, now_ms=self._rights.due_ms(self._clock.now_ms()))
         return PlannedRound(
             chain=look.chain,
             plan=plan,
@@ -222,6 +223,10 @@ class CleanTask:
             settings=settings,
             is_crossed=is_crossed,
         )
+
+    def _sidecars_ms(self) -> int:
+        """Return the time that the sidecars have seen, by whose clocks the lane would clean, or ours where none says."""
+        return self._rights.due_ms(decision_ms(self._clock.now_ms(), self._state.known_leases()))
 
     async def _is_crossed(self, partition: TieredPartition, start: Offset) -> bool:
         """Return whether the broker's log begins after ``start``, the remote one's first offset."""
@@ -250,7 +255,7 @@ class CleanTask:
             first_dirty=plan.first_dirty_offset,
             aborted=await aborted_of(self._blobs, chain),
         )
-        if lanes_ms := _left_of_lanes_time(planned, self._clock.now_ms()):
+        if lanes_ms := _left_of_lanes_time(planned, self._sidecars_ms()):
             swapper.give_up_after(lanes_ms // 2, _LANES_TURN)
         mapped = await self._engine.read_dirty(chunk)
         await self._failpoints.reach("clean.mapped")
@@ -269,6 +274,7 @@ class CleanTask:
             due_by_ms=due_ms if look.due_by_ms is None else min(due_ms, look.due_by_ms),
             last_records=last_records(await self._blobs.read_producer_snapshot(chain[-1])),
         )
+        swapper.sets_horizons(terms.delete_retention_ms)
         claims = Claims(self._state, partition.view, look.known, chain)
         claim_done = partial(self._claim_done, partition, claims, plan.first_dirty_offset, mapped.end)
         result, claimed_s = CleanedChunk(cleanable_to=plan.first_uncleanable_offset), self._clock.monotonic_s()
@@ -279,6 +285,9 @@ class CleanTask:
                         done.log_left()
                         result = replace(result, left=done.left)
                         break
+                    if done.is_given_up:
+                        claims.note_given_up(done.old)
+                        continue
                     result = _with(result, done)
                     if done.new is not None:
                         done.log_swapped(done.new)

@@ -38,6 +38,14 @@ class Claims:
         place."""
         if new is not None:
             self.given[old.start_offset] = new
+        self._pass(old)
+
+    def note_given_up(self, old: RemoteLogSegmentMetadata) -> None:
+        """Note that ``old`` is below the remote log start by now."""
+        self.given.pop(old.start_offset, None)
+        self._pass(old)
+
+    def _pass(self, old: RemoteLogSegmentMetadata) -> None:
         self._done.add(old.start_offset)
         while self._ended < len(self._chain) and self._chain[self._ended].start_offset in self._done:
             self._ended += 1

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import structlog
 
+from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
@@ -45,13 +46,14 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentDone:
-    """What became of one segment: swapped for ``new``; or as it was, read or (``is_carried``) not; or, because of ``left``,
-    neither, and the chunk ends there."""
+    """What became of one segment: swapped for ``new``; or as it was, read or (``is_carried``) not; or (``is_given_up``) below
+    the remote log start by now; or, because of ``left``, none of it, and the chunk ends there."""
 
     old: RemoteLogSegmentMetadata
     new: RemoteLogSegmentMetadata | None = None
     tally: SegmentTally | None = None
     is_carried: bool = False
+    is_given_up: bool = False
     left: str = ""
 
     def log_swapped(self, new: RemoteLogSegmentMetadata) -> None:
@@ -79,6 +81,14 @@ class SegmentDone:
             segment_id=str(self.old.remote_log_segment_id),
             reason=self.left,
         )
+
+
+def not_swapped(old: RemoteLogSegmentMetadata, reason: str, swapper: ChunkSwapper) -> SegmentDone:
+    """Return what became of ``old``, which was left for ``reason``.  A round may take longer than retention does to the next
+    segment: what it gives up meanwhile is in nobody's way."""
+    if swapper.is_given_up(old):
+        return SegmentDone(old=old, is_given_up=True)
+    return SegmentDone(old=old, left=reason)
 
 
 class MappedChunk(Protocol):
@@ -158,7 +168,13 @@ class _LocalChunk:
                 yield SegmentDone(old=segment, is_carried=True)
                 continue
             engine.progress(f"cleaning: offsets {segment.start_offset} to {segment.end_offset} of {end}")
-            yield await self._clean_one(segment, cleaner, swapper)
+            try:
+                done = await self._clean_one(segment, cleaner, swapper)
+            except StoreError:
+                if not await swapper.reason_to_leave([segment]) or not swapper.is_given_up(segment):
+                    raise
+                done = SegmentDone(old=segment, is_given_up=True)  # and its objects are deleted
+            yield done
 
     async def _clean_one(
         self, segment: RemoteLogSegmentMetadata, cleaner: Cleaner, swapper: ChunkSwapper
@@ -171,7 +187,7 @@ class _LocalChunk:
             await engine.failpoints.reach("clean.rewritten")
             new = await engine.swap.replace([segment], cleaned.new, swapper, broker_id=swapper.broker_id)
         if isinstance(new, str):
-            return SegmentDone(old=segment, left=new)
+            return not_swapped(segment, new, swapper)
         await engine.filters.keep(new, cleaned.key_filter)
         return SegmentDone(old=segment, new=new, tally=cleaned.tally)
 

@@ -20,13 +20,14 @@ from tiersidecar.tasks.edges import Sources
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanLook:
     """The partition as one look found it.  ``known`` are the cleaner offsets that count; ``due_by_ms`` as
-    :func:`horizons_due_by` has it."""
+    :func:`horizons_due_by` has it; ``start_offset`` is the remote log start, -1 while it is not said."""
 
     lineage: Lineage
     segments: Sequence[RemoteLogSegmentMetadata]
     chain: CleaningChain
     known: CleanerOffsets
     due_by_ms: int | None
+    start_offset: Offset
 
     @property
     def cleaner_offset(self) -> Offset | None:
@@ -41,10 +42,11 @@ class CleanLook:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearLook:
     """Some offsets as one look found them: ``segments`` hold any of them, and ``chain`` is the part of these that may be
-    cleaned."""
+    cleaned; ``start_offset`` is the remote log start, -1 while it is not said."""
 
     segments: Sequence[RemoteLogSegmentMetadata]
     chain: CleaningChain
+    start_offset: Offset
 
 
 class CleanLooks:
@@ -71,6 +73,7 @@ class CleanLooks:
             chain=decide_chain(view),
             known=decide_cleaner_offsets(claims),
             due_by_ms=horizons_due_by(view),
+            start_offset=view.start_offset,
         )
 
     async def look_near(self, partition: TieredPartition, offsets: ByteRange) -> NearLook:
@@ -84,7 +87,8 @@ class CleanLooks:
         """
         owner, lineage = partition.view.topic_id_partition, await self._caught_up(partition)
         segments = self._metadata.segments_with(owner, offsets)
-        return NearLook(segments=segments, chain=decide_chain(self._chain_view(owner, segments, lineage)))
+        view = self._chain_view(owner, segments, lineage)
+        return NearLook(segments=segments, chain=decide_chain(view), start_offset=view.start_offset)
 
     async def _caught_up(self, partition: TieredPartition) -> Lineage:
         owner = partition.view.topic_id_partition

@@ -10,7 +10,7 @@ from typing import Protocol
 from tiersidecar.decide.cleaning_chain import CleaningChain
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition
-from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, Offset
 from tiersidecar.domain.policy import PauseKind
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
@@ -34,7 +34,8 @@ class CleaningRights(Protocol):
         """Return the author that entries of the trash name."""
 
     def due_ms(self, now_ms: int) -> int:
-        """Return up to when delete horizons are due at ``now_ms``, which this process's clock says."""
+        """Return up to when what others have dated, delete horizons and records, is due or old enough at ``now_ms``, which this
+        process's clock says."""
 
     async def confirm(self, owner: TopicIdPartition) -> None:
         """Return once the topic's remote data are known for this cluster's, in this very store.
@@ -117,6 +118,11 @@ class Looked(Protocol):
         """Return the part that may be cleaned."""
         ...
 
+    @property
+    def start_offset(self) -> Offset:
+        """Return the remote log start, -1 while it is not said."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Limit:
@@ -152,18 +158,36 @@ class ChunkSwapper:
         self._rights, self._look_near, self._reason_to_end = rights, look_near, reason_to_end
         self._trash, self._clock = trash, clock
         self._near: Sequence[RemoteLogSegmentMetadata] = ()
+        self._start_offset = Offset(NO_OFFSET)
         self._looked_s = 0.0
         self._limits: list[_Limit] = []
+        self._horizons: _Limit | None = None
 
     def give_up_after(self, longest_ms: int, reason: str) -> None:
         """Leave everything, for ``reason``, once this time has passed from now on."""
+        self._limits.append(self._limit(longest_ms, reason))
+
+    def _limit(self, longest_ms: int, reason: str) -> _Limit:
         now_ms, now_s = self._clock.now_ms(), self._clock.monotonic_s()
-        self._limits.append(_Limit(since_ms=now_ms, since_s=now_s, longest_ms=longest_ms, reason=reason))
+        return _Limit(since_ms=now_ms, since_s=now_s, longest_ms=longest_ms, reason=reason)
 
     def reason_to_give_up(self) -> str:
         """Return why everything is left; empty while the round has not taken too long."""
         now_ms, now_s = self._clock.now_ms(), self._clock.monotonic_s()
         return next((one.reason for one in self._limits if one.is_over(now_ms, now_s)), "")
+
+    def sets_horizons(self, delete_retention_ms: int) -> None:
+        """Note that the delete horizons of this round end so long after now."""
+        self._horizons = self._limit(delete_retention_ms, "")
+
+    def is_given_up(self, old: RemoteLogSegmentMetadata) -> bool:
+        """Return whether ``old`` is below the remote log start by now, as the last look said, and the round may pass over it.
+
+        An undelete may bring it back, with values that this round has not taken out.  So it must have been given up before any
+        horizon of the round is over: then those tombstones stay as long as it exists (``decide.cleaning_chain``)."""
+        if old.end_offset >= self._start_offset or self._horizons is None:
+            return False
+        return not self._horizons.is_over(self._clock.now_ms(), self._clock.monotonic_s())
 
     async def reason_to_leave(self, old: Sequence[RemoteLogSegmentMetadata]) -> str:
         """Return why they are left: each must still be the one of its span that readers are given.  Both topics are read to
@@ -172,8 +196,8 @@ class ChunkSwapper:
             return reason
         await self._rights.confirm(self._owner)
         self._looked_s = self._clock.monotonic_s()
-        offsets = ByteRange(old[0].start_offset, old[-1].next_offset)
-        now = await self._look_near(offsets)
+        now = await self._look_near(ByteRange(old[0].start_offset, old[-1].next_offset))
+        self._start_offset = now.start_offset
         if reason := await self._reason_to_end():
             return reason
         if self._until_s <= self._clock.monotonic_s():

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.app.test_compact_run import Beside, at_once, beside
+from tests.support.compacted_logs import LogSegment
+from tests.unit.app.test_compact_run import NOTHING_LEFT, Beside, at_once, beside
 from tests.unit.tasks.test_clean import puts, random_log
 from tiersidecar.app.repair_run import LEASE
 from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.lease import Lease, concerns_of
 from tiersidecar.domain.seen_time import SeenTime
 
@@ -19,11 +21,22 @@ DAY_S = 86_400
 SETTLE_S = 30.0
 
 
-async def test_only_the_partition_that_it_has_come_to_is_named_and_waited_for(beside: Beside) -> None:
+async def another_partition(beside: Beside, *segments: LogSegment) -> TopicIdPartition:
+    """Let the topic have a partition 1, with these segments."""
     world, first = beside.world, beside.world.partition.view
     second = replace(first, topic_id_partition=replace(first.topic_id_partition, partition=1))
     beside.broker.views = (first, second)
+    beside.broker.last_stable_offsets[second.topic_id_partition] = beside.broker.end
+    world.builder.partition = second.topic_id_partition
+    await world.add(*segments)
+    world.builder.partition = first.topic_id_partition
+    return second.topic_id_partition
+
+
+async def test_only_the_partition_that_it_has_come_to_is_named_and_waited_for(beside: Beside) -> None:
+    world, first = beside.world, beside.world.owner
     await world.add(puts(0, (b"a", b"1"), (b"b", b"1")), puts(2, (b"a", b"2")))
+    second = await another_partition(beside, puts(0, (b"c", b"1")))
     waited, during = list[str](), list[str]()
 
     async def wait() -> None:
@@ -34,16 +47,32 @@ async def test_only_the_partition_that_it_has_come_to_is_named_and_waited_for(be
 
     at_once(beside, SETTLE_S, wait)
     done = await beside.compactor({"clean.finished": look}, settle_s=SETTLE_S).apply()
-    assert [(one.owner.partition, one.left, one.cleaner_offset) for one in done] == [(0, "", 3), (1, "", None)]
-    assert waited == [concerns_of([first.topic_id_partition]), concerns_of([second.topic_id_partition])]
-    assert set(during) == {concerns_of([first.topic_id_partition])}
+    assert [(one.owner.partition, one.left, one.cleaner_offset) for one in done] == [(0, "", 3), (1, "", 1)]
+    assert waited == [concerns_of([first]), concerns_of([second])]
+    assert set(during) == {concerns_of([first])}
+
+
+async def test_a_partition_with_nothing_to_clean_is_neither_named_nor_waited_for(beside: Beside) -> None:
+    """Or a topic of a thousand partitions would take hours, whatever there is to do."""
+    await another_partition(beside, puts(0, (b"c", b"1")))
+    waited = list[str]()
+
+    async def wait() -> None:
+        waited.append(beside.world.state.leases[LEASE].concerns)
+
+    at_once(beside, SETTLE_S, wait)
+    done = await beside.compactor(settle_s=SETTLE_S).apply()
+    assert [(one.owner.partition, one.stopped, one.left) for one in done] == [
+        (0, NOTHING_LEFT, ""),
+        (1, NOTHING_LEFT, ""),
+    ]
+    assert waited == [concerns_of([done[1].owner])]
 
 
 async def test_one_that_failed_stays_named_for_what_it_has_sent_may_still_arrive(beside: Beside) -> None:
-    world, first = beside.world, beside.world.partition.view
-    second = replace(first, topic_id_partition=replace(first.topic_id_partition, partition=1))
-    beside.broker.views = (first, second)
+    world = beside.world
     await world.add(*random_log(1))
+    second = await another_partition(beside, *random_log(1))
     waited = list[str]()
 
     async def wait() -> None:
@@ -55,7 +84,7 @@ async def test_one_that_failed_stays_named_for_what_it_has_sent_may_still_arrive
     at_once(beside, SETTLE_S, wait)
     with pytest.raises(MetadataNotReadyError):
         await beside.compactor({"clean.rewritten": away}, settle_s=SETTLE_S).apply()
-    owners = [first.topic_id_partition, second.topic_id_partition]
+    owners = [world.owner, second]
     assert waited == [concerns_of(owners[:1]), concerns_of(owners)]
 
 
@@ -160,6 +189,33 @@ async def test_tombstones_of_the_lane_stay(beside: Beside, seen_earlier_s: int, 
     done = await beside.compact()
     assert (done.left, done.cleaner_offset) == ("", 4)
     assert (b"a" in await world.table_read()) is stays
+
+
+@pytest.mark.parametrize("ahead_s", [5 * DAY_S, 0], ids=["this machine is five days ahead", "its clock is right"])
+async def test_records_stay_for_the_least_lag_by_the_sidecars_clocks(beside: Beside, ahead_s: int) -> None:
+    world = beside.world
+    world.configure(min_compaction_lag_ms=str(DAY_S * 1000))
+    await world.add(puts(0, (b"a", b"1")), puts(1, (b"a", b"2")))
+    say_that_a_sidecar_has_seen(beside, world.clock.now_ms())
+    world.clock.jump(ahead_s)
+    done = await beside.compact()
+    assert (done.cleaner_offset, done.stopped) == (None, NOTHING_LEFT)
+
+
+@pytest.mark.parametrize("ahead_s", [5 * DAY_S, -5 * DAY_S], ids=["five days ahead", "five days behind"])
+async def test_the_lanes_time_is_that_of_the_sidecars_clocks(beside: Beside, ahead_s: int) -> None:
+    world = beside.world
+    world.builder.event_timestamp_ms = world.clock.now_ms()
+    await begin_later(beside, retention_ms=DAY_S * 1000)
+    say_that_a_sidecar_has_seen(beside, world.clock.now_ms())
+    world.clock.jump(ahead_s)
+
+    async def take_long() -> None:
+        world.clock.jump(DAY_S / 8 + 1)  # of a half of half a day
+
+    done = await beside.compact({"clean.trashed": take_long})
+    assert "the sidecar's cleaner, which waits meanwhile, goes on from here" in done.left
+    assert done.cleaner_offset == 4
 
 
 async def test_a_round_on_a_machine_whose_wall_clock_stands_still_is_left_all_the_same(

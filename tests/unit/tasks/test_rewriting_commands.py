@@ -147,19 +147,6 @@ async def test_what_it_has_looked_at_too_long_ago_is_not_finished(tmp_path: Path
     assert (done.swapped, len(world.segments(State.COPY_SEGMENT_FINISHED))) == ((), 2)
 
 
-async def test_what_it_has_looked_at_too_long_ago_is_not_finished(tmp_path: Path) -> None:
-    """The process was stopped right after the look, and a command has begun and ended meanwhile."""
-    world = CleanWorld(scratch=tmp_path)
-    await world.add(puts(0, (b"a", b"1"), (b"b", b"1")), puts(2, (b"a", b"2")))
-
-    async def stopped() -> None:
-        world.clock.stand_still(20)
-
-    done = await world.clean({"clean.finishing": stopped})
-    assert done.left == "the look at it was too long ago: others may have begun since"
-    assert (done.swapped, len(world.segments(State.COPY_SEGMENT_FINISHED))) == ((), 2)
-
-
 async def test_while_a_command_is_at_another_partition_this_one_is_cleaned_and_when_it_comes_here_no_more(
     tmp_path: Path,
 ) -> None:

@@ -195,6 +195,7 @@ async def look_at_compaction(session: Session, wanted: Wanted) -> Intent:
         steps=tuple(steps),
         notes=tuple(_notes(found)),
         details={"looked_at": partitions},
+        complete=False if any(one.failed is not None for one in found) else None,
         apply=lambda: _do(compactor),
     )
 

@@ -30,13 +30,14 @@ def claim(epoch: int, **offsets: int) -> CleanerClaim:
 FIRST = claim(0, e0=100)
 SECOND = replace(claim(1, e0=100, e1=155), revision=3, segments=("AAAAAAAA", "BBBBBBBB"))
 claims = st.builds(
-    lambda epoch, own, other, revision: replace(
-        claim(epoch, **{f"e{epoch}": own}, **({"e0": other} if epoch else {})), revision=revision
+    lambda epoch, own, other, revision, names: replace(
+        claim(epoch, **{f"e{epoch}": own}, **({"e0": other} if epoch else {})), revision=revision, segments=names
     ),
     st.integers(0, 3),
     st.integers(0, 3),
     st.integers(0, 3),
     st.integers(0, 3),
+    st.sampled_from([(), ("AAAAAAAA",), ("BBBBBBBB",)]),
 )
 
 
@@ -105,6 +106,16 @@ def test_claims_merge_in_whatever_order_and_however_often(several: list[CleanerC
 def test_the_latest_epochs_alone_are_kept() -> None:
     several = [claim(epoch, **{f"e{epoch}": epoch}) for epoch in range(MOST_CLAIMS + 3)]
     assert [one.leader_epoch for one in merged_claims(several)] == list(range(3, MOST_CLAIMS + 3))
+
+
+def test_a_record_of_many_epochs_over_many_segments_is_one_that_brokers_take() -> None:
+    """Segments are never merged: a partition that is written to has more from day to day."""
+    names = tuple(f"{number:08d}" for number in range(30_000))
+    several = [
+        replace(claim(epoch, **{f"e{epoch}": epoch}), segments=names, revision=1) for epoch in range(MOST_CLAIMS)
+    ]
+    assert len(record(*merged_claims(several))) < 1 << 20
+    assert [len(one.segments) for one in merged_claims(several)][-2:] == [30_000, 30_000], "those that may count next"
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from tests.support.compacted_logs import committed_records, table
-from tests.unit.app.test_compact_run import NOTHING_LEFT, Beside, at_once, beside
+from tests.unit.app.test_compact_run import NOTHING_LEFT, Beside, at_once, beside, nothing_more
+from tests.unit.app.test_compact_turns import another_partition
 from tests.unit.tasks.test_clean import puts, random_log
 from tiersidecar.app.commands.compact import Wanted, look_at_compaction
 from tiersidecar.domain.errors import BrokerRefusedError
-from tiersidecar.domain.ids import BrokerId
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition
+from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.policy import Pause, PausedThing, PauseKind
-from tiersidecar.ports.broker import ClusterDescription
+from tiersidecar.ports.broker import ClusterDescription, OffsetAnswer, OffsetSpec
 from tiersidecar.tasks.rewriting_commands import LEAST_SETTLE_S
 
 __all__ = ["beside"]
@@ -107,3 +110,34 @@ async def test_where_nothing_is_dirty_or_the_chain_ends_it_says_so(beside: Besid
     intent = await look_at_compaction(there.session, wanted(there))
     assert intent.steps == ()
     assert intent.notes == (f"partition 0: {NOTHING_LEFT}; no segment holds offsets 1 to 4",)
+
+
+async def test_a_partition_that_nobody_leads_is_said_and_the_others_are_cleaned(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, log = enabled(beside), random_log(3)
+    await beside.world.add(*log)
+    second = await another_partition(beside)
+    list_offsets = beside.broker.list_offsets
+
+    async def without_leader(
+        partitions: Mapping[TopicIdPartition, LeaderEpoch], spec: OffsetSpec | int, *, read_committed: bool = False
+    ) -> dict[TopicIdPartition, OffsetAnswer]:
+        answers = await list_offsets(partitions, spec, read_committed=read_committed)
+        gone = answers.keys() & {second}
+        return answers | {one: replace(answers[one], error="LEADER_NOT_AVAILABLE") for one in gone}
+
+    monkeypatch.setattr(beside.broker, "list_offsets", without_leader)
+    intent = await look_at_compaction(there.session, wanted(there))
+    assert ["LEADER_NOT_AVAILABLE" in note for note in intent.notes] == [True]
+    assert (len(intent.steps), intent.complete) == (1, False)
+    assert intent.apply is not None
+    at_once(beside, LEAST_SETTLE_S, nothing_more)
+    at_once(beside, 5.0, nothing_more)  # until there is another leader
+    outcome = await intent.apply()
+    assert outcome is not None
+    first, other = outcome["cleaned"]
+    assert (outcome["complete"], first["left"], first["clean_up_to"]) == (False, None, log[-1].next_base_offset)
+    assert "LEADER_NOT_AVAILABLE" in other["left"]
+    with pytest.raises(BrokerRefusedError):
+        await look_at_compaction(there.session, wanted(there, partition=1))
