@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,3 +26,18 @@ async def test_a_session_reads_a_kafka_topic(spark: SparkSession, kafka: KafkaCl
     read = spark.read.format("kafka").options(**options).option("subscribe", "spark-session")
     rows = read.option("startingOffsets", "earliest").load().select("offset", "value").collect()
     assert {row.offset: row.value for row in rows} == {record.offset: record.value for record in produced}
+
+
+def test_a_master_that_cannot_be_had_is_named() -> None:
+    opening = """
+from tiersidecar.domain.errors import SparkUnavailableError
+from tiersidecar.spark.session import open_session
+try:
+    open_session(app_name="of nobody", master="spark://there", settings={"spark.driver.memory": "512m"})
+except SparkUnavailableError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", opening], capture_output=True, text=True, check=False, timeout=120)
+    assert "Invalid master URL" in done.stdout, done.stderr[-2000:]
+    assert "spark.master, which is spark://there" in done.stdout
+    assert len(done.stdout.splitlines()) == 1

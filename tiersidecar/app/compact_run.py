@@ -22,7 +22,13 @@ from tiersidecar.app.held_lease import HeldLease, claimed_lease, kept_renewed
 from tiersidecar.app.repair_run import LEASE
 from tiersidecar.app.rewriting_parts import RewritingParts, open_rewriting, topic_owners
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
-from tiersidecar.domain.errors import BrokerRefusedError, CompactionError, LeaseHeldError, TiersidecarError
+from tiersidecar.domain.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    CompactionError,
+    LeaseHeldError,
+    TiersidecarError,
+)
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition
 from tiersidecar.domain.lease import due_ms
 from tiersidecar.domain.offsets import Offset
@@ -196,11 +202,9 @@ class Compactor:
                     return PartitionCompacted(owner=owner, rounds=rounds, stopped=stopped), None
                 self._progress(f"partition {owner.partition}, round {len(rounds) + 1}")
                 now = await cleaning.task.run(partition)
-            except BrokerRefusedError as error:
-                # Another leader, in another epoch: its round begins where the last claim ends.
-                await self._session.clock.sleep(_NEXT_LEADER_WITHIN_S)
-                after = await self._session.partition(owner.topic, owner.partition)
-                if after == view or after.topic_id_partition != owner or leaders == _MOST_LEADERS:
+            except (BrokerRefusedError, BrokerUnreachableError) as error:
+                after = await self._next_leader(view, error)
+                if after is None or leaders == _MOST_LEADERS:
                     return PartitionCompacted(owner=owner, rounds=rounds, left=f"it failed: {error}"), error
                 view, leaders = after, leaders + 1
                 continue
@@ -212,6 +216,17 @@ class Compactor:
             if now.left or now.cleaner_offset < 0:
                 return PartitionCompacted(owner=owner, rounds=rounds, stopped=now.reason, left=now.left), None
             goal = now.cleanable_to if goal is None else goal
+
+    async def _next_leader(self, view: LeaderView, error: TiersidecarError) -> LeaderView | None:
+        """Return the partition in another epoch, in which a round begins where the last claim ends; None where there is none
+        after a while.  Where the leader has died, what was sent last may still arrive: it takes as long as to settle."""
+        owner, is_dead = view.topic_id_partition, isinstance(error, BrokerUnreachableError)
+        await self._session.clock.sleep(max(_NEXT_LEADER_WITHIN_S, self._wanted.settle_s if is_dead else 0))
+        try:
+            after = await self._session.partition(owner.topic, owner.partition)
+        except BrokerUnreachableError:
+            return None
+        return after if after != view and after.topic_id_partition == owner else None
 
     @asynccontextmanager
     async def _open(self, *, lease: HeldLease | None) -> AsyncIterator[_Cleaning]:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
@@ -49,6 +50,17 @@ T = TypeVar("T")
 _NO_BOUND_BYTES = 1 << 62
 _SAY_EACH_S = 5.0
 _MOST_ATTEMPTS = 3
+_OF_SPARK = (PySparkException, Py4JError, OSError, EOFError)
+"""The latter two where the driver's JVM is gone."""
+
+
+@contextmanager
+def _as_job_errors() -> Iterator[None]:
+    """Raise SparkJobError in the place of Spark's errors."""
+    try:
+        yield
+    except _OF_SPARK as error:
+        raise SparkJobError(job="compact", reason=str(error) or type(error).__name__) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +101,8 @@ class SparkEngine:
 
     async def at_once(self) -> int:
         """Return how many segments are begun together: enough for all executors, and finished long before the copy grace."""
-        return 2 * await asyncio.to_thread(lambda: self._spark.sparkContext.defaultParallelism)
+        with _as_job_errors():
+            return 2 * await asyncio.to_thread(lambda: self._spark.sparkContext.defaultParallelism)
 
     async def free_bytes(self) -> int:
         return _NO_BOUND_BYTES
@@ -127,16 +140,16 @@ class SparkEngine:
         """
         running = asyncio.ensure_future(asyncio.to_thread(doing))
         try:
-            while not running.done():
-                await asyncio.wait([running], timeout=_SAY_EACH_S)
-                self.progress(f"{step} on Spark: {await asyncio.to_thread(self._tasks)}")
-            return await running
+            with _as_job_errors():
+                while not running.done():
+                    await asyncio.wait([running], timeout=_SAY_EACH_S)
+                    self.progress(f"{step} on Spark: {await asyncio.to_thread(self._tasks)}")
+                return await running
         except asyncio.CancelledError:
             # The loop's end waits for the thread, and the thread for the job.
-            self._spark.sparkContext.cancelAllJobs()
+            with suppress(*_OF_SPARK):
+                self._spark.sparkContext.cancelAllJobs()
             raise
-        except (PySparkException, Py4JError) as error:
-            raise SparkJobError(job="compact", reason=str(error)) from error
 
     def _tasks(self) -> str:
         tracker = self._spark.sparkContext.statusTracker()
@@ -180,7 +193,8 @@ class SparkChunk:
                     if done.left:
                         return
         finally:
-            await asyncio.to_thread(self._engine.job.close)
+            with suppress(*_OF_SPARK):  # what is gone needs no cleaning up, and what has ended the chunk is said
+                await asyncio.to_thread(self._engine.job.close)
 
     async def _swap(
         self, wave: dict[int, CleanShare], measured: dict[int, CleanedShare], swapper: ChunkSwapper

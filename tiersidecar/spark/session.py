@@ -54,10 +54,13 @@ def open_session(*, app_name: str, master: str = LOCAL, settings: Mapping[str, s
     Close it with ``stop()``.
 
     Raises:
-        SparkUnavailableError: pyspark, Java or the Kafka connector is missing.
+        SparkUnavailableError: pyspark, Java or the Kafka connector is missing; or no session comes about, as with a master
+            that does not answer.
     """
     try:
+        from py4j.protocol import Py4JError
         from pyspark import SparkConf, SparkContext
+        from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise SparkUnavailableError(reason=str(error), remedy="pip install 'tiersidecar[spark]'") from error
@@ -78,7 +81,12 @@ def open_session(*, app_name: str, master: str = LOCAL, settings: Mapping[str, s
     jars = () if brings_jars else connector_jars()
     if jars and not is_submitted:
         conf.set("spark.jars", ",".join(str(jar) for jar in jars))
-    session = SparkSession.builder.config(conf=conf).getOrCreate()
+    try:
+        session = SparkSession.builder.config(conf=conf).getOrCreate()
+    except (PySparkException, Py4JError, OSError) as error:
+        said = " ".join(line.strip(": ") for line in str(error).splitlines()[:2]) or type(error).__name__
+        remedy = f"compare spark.master, which is {conf.get('spark.master')}, and the other settings of Spark"
+        raise SparkUnavailableError(reason=said, remedy=remedy) from error
     if is_submitted:
         # The JVM has been started already, so only this still reaches its class loader, and the executors'.
         for jar in jars:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -26,7 +26,7 @@ from tiersidecar.app.commands.session import Session
 from tiersidecar.app.compact_run import Compacting, Compactor, PartitionCompacted
 from tiersidecar.app.held_lease import claimed_lease
 from tiersidecar.app.repair_run import LEASE
-from tiersidecar.domain.errors import BrokerRefusedError, LeaseHeldError
+from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError, LeaseHeldError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.states import RemoteLogSegmentState as State
@@ -357,6 +357,41 @@ async def test_an_election_on_the_way_goes_on_in_the_next_epoch(beside: Beside) 
     assert (done.left, done.cleaner_offset) == ("", end)
     (claim,) = beside.world.state.cleaner_claims(beside.world.owner)
     assert claim.leader_epoch == 1
+    assert live(await beside.world.table_read()) == live(table(committed_records(log)))
+
+
+@pytest.mark.parametrize("is_elected", [True, False])
+async def test_a_leader_that_dies_on_the_way_is_waited_for_and_the_next_one_is_gone_on_with(
+    beside: Beside, is_elected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was sent to it may still arrive until then."""
+    log = random_log(4, steps=60)
+    await beside.world.add(*log)
+    end = log[-1].next_base_offset
+    list_offsets, waited = beside.broker.list_offsets, list[float]()
+
+    async def refuses(*_: Any, **__: Any) -> Any:
+        raise BrokerUnreachableError(address="broker:9092", reason="connection refused")
+
+    async def die() -> None:
+        if len(waited) == 1:
+            monkeypatch.setattr(beside.broker, "list_offsets", refuses)
+
+    async def elect() -> None:
+        waited.append(30.0)
+        if is_elected and len(waited) > 1:  # the first one is for the lane
+            monkeypatch.setattr(beside.broker, "list_offsets", list_offsets)
+            beside.elect(1, (0, 0), (1, end))
+
+    at_once(beside, 30.0, elect)
+    compactor = beside.compactor({"clean.trashed": die}, settle_s=30.0)
+    if is_elected:
+        (done,) = await compactor.apply()
+        assert (done.left, done.cleaner_offset) == ("", end)
+    else:
+        with pytest.raises(BrokerUnreachableError):
+            await compactor.apply()
+    assert len(waited) == 2
     assert live(await beside.world.table_read()) == live(table(committed_records(log)))
 
 

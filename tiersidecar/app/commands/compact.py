@@ -15,8 +15,9 @@ from rich.markup import escape
 from tiersidecar.app.commands.carry_out import Intent, Manner, StepProgress, carry_out
 from tiersidecar.app.commands.complaints import FAILED, complain
 from tiersidecar.app.commands.options import ConfigFile, quantity, spark_setting
+from tiersidecar.app.commands.plain_text import scratch_of_command
 from tiersidecar.app.config.config import load_config
-from tiersidecar.app.scratch import COMPACT_PREFIX, open_scratch
+from tiersidecar.app.scratch import COMPACT_PREFIX
 from tiersidecar.domain.errors import TiersidecarError
 
 if TYPE_CHECKING:
@@ -97,10 +98,12 @@ def compact(
     executors do the work, segment by segment, and no map bounds a round. Exit code 3: done, but a partition was not finished.
     """
     progress = StepProgress()
-    manner = Manner(config_file=config_file, yes=carry, dry_run=not carry, as_json=as_json, progress=progress)
+    manner = Manner(
+        config_file=config_file, yes=carry, dry_run=not carry, as_json=as_json, makes_topics=carry, progress=progress
+    )
     settings = dict(spark_setting(text) for text in conf or ())
     with ExitStack() as stack:
-        directory = stack.enter_context(open_scratch(scratch, COMPACT_PREFIX))
+        directory = stack.enter_context(scratch_of_command(scratch, COMPACT_PREFIX, manner.console))
         engine_of = stack.enter_context(_spark_engines(manner, topic, master, settings)) if spark and carry else None
         wanted = Wanted(
             topic=topic,

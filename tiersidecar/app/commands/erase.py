@@ -16,7 +16,7 @@ import typer
 
 from tiersidecar.app.commands.carry_out import Intent, Manner, StepProgress, carry_out
 from tiersidecar.app.commands.options import ConfigFile, quantity
-from tiersidecar.app.scratch import open_scratch
+from tiersidecar.app.commands.plain_text import scratch_of_command
 from tiersidecar.decide.erasure import Erasing, ErasureStep
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
@@ -104,8 +104,10 @@ def erase(
     """
     keys = read_keys(keys_file, key_format)
     progress = StepProgress()
-    manner = Manner(config_file=config_file, yes=carry, dry_run=not carry, as_json=as_json, progress=progress)
-    with open_scratch(scratch, "tiersidecar-erase-") as directory:
+    manner = Manner(
+        config_file=config_file, yes=carry, dry_run=not carry, as_json=as_json, makes_topics=carry, progress=progress
+    )
+    with scratch_of_command(scratch, "tiersidecar-erase-", manner.console) as directory:
         wanted = Wanted(topic=topic, keys=keys, scratch=directory, progress=progress, settle_s=settle / 1000)
         carry_out(lambda session: look_at_erasure(session, wanted), manner)
 
