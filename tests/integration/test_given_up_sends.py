@@ -60,3 +60,36 @@ def test_a_send_that_was_given_up_is_not_written_later(kafka_cluster: Callable[[
             return await story()
 
     assert asyncio.run(story_in_time()) == [b"before", b"after"]
+
+
+def test_a_send_that_comes_too_late_is_not_written(kafka_cluster: Callable[[], KafkaCluster]) -> None:
+    """S-090: the process was stopped after it had begun.  When it goes on, what is to be sent comes before what is over."""
+    cluster = kafka_cluster()
+    cluster.create_topic(_TOPIC)
+    producer = KafkaTopicClients(cluster.bootstrap_servers, {}, client_id="late", fetch_max_wait_ms=500).producer()
+
+    async def send(value: bytes, sent_by_s: float | None = None) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        await producer.send(_TOPIC, partition=0, key=None, value=value, timestamp_ms=now_ms, sent_by_s=sent_by_s)
+
+    async def send_stopped(value: bytes) -> None:
+        async with asyncio.timeout(0.2):
+            sending = asyncio.ensure_future(send(value, time.monotonic() + 0.2))
+            await asyncio.sleep(0)  # it is begun, and not on its way
+            time.sleep(0.5)  # noqa: ASYNC251 - the whole process stands still
+            await sending
+
+    async def story() -> list[bytes]:
+        await send(b"before", time.monotonic() + 10)
+        with pytest.raises(TimeoutError):
+            await send_stopped(b"too late")
+        await send(b"after")
+        values = await _values(cluster)
+        await producer.close()
+        return values
+
+    async def story_in_time() -> list[bytes]:
+        async with asyncio.timeout(patient_s(45)):
+            return await story()
+
+    assert asyncio.run(story_in_time()) == [b"before", b"after"]

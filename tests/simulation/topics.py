@@ -165,7 +165,14 @@ class SimulatedProducer:
         self._sends = sends
 
     async def send(
-        self, topic: str, *, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: int
+        self,
+        topic: str,
+        *,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        sent_by_s: float | None = None,
     ) -> int:
         log = self._topics[topic]
         self._sends(topic, value)

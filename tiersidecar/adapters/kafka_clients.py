@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from itertools import chain
@@ -35,7 +36,14 @@ class SendRecord(Protocol):
     """The used part of :class:`KeptProducer`."""
 
     async def send(
-        self, topic: str, *, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: int
+        self,
+        topic: str,
+        *,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        sent_by_s: float | None = None,
     ) -> int: ...
 
     async def send_batch(self, topic: str, *, partition: int, values: Sequence[bytes], timestamp_ms: int) -> int: ...
@@ -143,10 +151,20 @@ class KeptProducer:
         self._turns: dict[tuple[str, int], asyncio.Lock] = {}
 
     async def send(
-        self, topic: str, *, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: int
+        self,
+        topic: str,
+        *,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        sent_by_s: float | None = None,
     ) -> int:
         """Write one record and return its offset.  Cancelled, it waits a moment for the answer, and then gives the producer
         up: the record is not sent after that.  If it was on its way to the broker, it may be written all the same.
+
+        After ``sent_by_s`` of the monotonic clock it is not sent, and the caller has to end the wait: a process that was
+        stopped goes on with the record before it sees that its time is over.
 
         Raises:
             BrokerUnreachableError: the leader does not answer, or another send was given up, and this one with it.
@@ -155,6 +173,7 @@ class KeptProducer:
         return await self._send(
             f"{topic}-{partition}",
             lambda producer: producer.send(topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms),
+            sent_by_s,
         )
 
     async def send_batch(self, topic: str, *, partition: int, values: Sequence[bytes], timestamp_ms: int) -> int:
@@ -170,9 +189,11 @@ class KeptProducer:
                 f"{topic}-{partition}", lambda producer: producer.send_batch(batch, topic, partition=partition)
             )
 
-    async def _send(self, subject: str, begin: Callable[[AIOKafkaProducer], Sent]) -> int:
+    async def _send(
+        self, subject: str, begin: Callable[[AIOKafkaProducer], Sent], sent_by_s: float | None = None
+    ) -> int:
         producer = await self._started()
-        with translated("Produce", subject, self._bootstrap_servers):
+        with translated("Produce", subject, self._bootstrap_servers), producer.sending_by(sent_by_s):
             try:
                 return int((await self._answer(producer, _looked_at(await begin(producer)))).offset)
             except KafkaError as error:
@@ -251,8 +272,21 @@ class _DroppableProducer(AIOKafkaProducer):  # type: ignore[misc]
         _create_no_topics(self.client)
         self._is_dropped = False
         self._requests: set[asyncio.Task[Any]] = set()
+        self._limits_s: list[float] = []
         self._send_request = self._sender._send_produce_req  # noqa: SLF001 - as the class says
         self._sender._send_produce_req = self._send_unless_dropped  # noqa: SLF001 - as above
+
+    @contextmanager
+    def sending_by(self, limit_s: float | None) -> Iterator[None]:
+        """While the body runs, begin no request after this time: it could have the body's record."""
+        if limit_s is None:
+            yield
+            return
+        self._limits_s.append(limit_s)
+        try:
+            yield
+        finally:
+            self._limits_s.remove(limit_s)
 
     async def stop_or_drop(self) -> None:
         """Flush and stop, in bounded time; what is not written then is not written any more."""
@@ -282,8 +316,8 @@ class _DroppableProducer(AIOKafkaProducer):  # type: ignore[misc]
             batch._drain_waiter.exception()  # noqa: SLF001 - asyncio complains of an exception never retrieved
 
     async def _send_unless_dropped(self, node_id: int, batches: Mapping[Any, Any]) -> None:
-        if self._is_dropped:
-            return
+        if self._is_dropped or any(limit_s <= time.monotonic() for limit_s in self._limits_s):
+            return  # whoever has set the limit gives the producer up
         request = asyncio.current_task()
         assert request is not None, "the sender makes a task of each"
         self._requests.add(request)

@@ -278,6 +278,7 @@ class TopicBasedMetadataLog(MetadataLookups):
             return
         partition = self._writable(owner)
         value = write_event(event, knows_txn_index_empty=self._knows_txn_index_empty())
+        sent_by_s = None if within_ms is None else self._clock.monotonic_s() + within_ms / 1000
         async with self._in_time(owner, within_ms):
             offset = await self._producer.send(
                 self._settings.topic,
@@ -285,6 +286,7 @@ class TopicBasedMetadataLog(MetadataLookups):
                 key=None,
                 value=value,
                 timestamp_ms=self._clock.now_ms(),
+                sent_by_s=sent_by_s,
             )
             if isinstance(event, RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate):
                 await self._failpoints.reach(_SENT[event.state])

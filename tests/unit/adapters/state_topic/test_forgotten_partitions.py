@@ -41,7 +41,14 @@ class AppliedAtOnce:
         self.replica._ready_at, self.replica._position = 0, 0
 
     async def send(
-        self, topic: str, *, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: int
+        self,
+        topic: str,
+        *,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        sent_by_s: float | None = None,
     ) -> int:
         self.replica.fold.apply(key, value, where=topic)
         self.seen.append((self.log.partition_state(ORDERS) != PartitionState(), bool(self.log.trash(ORDERS))))
