@@ -89,7 +89,7 @@ def decide_compaction(view: CompactionView, settings: CompactionSettings, *, now
     is_forced = view.takes_all or _is_overdue(dirty, settings, now_ms)
     reason = ""
     if not dirty_bytes:
-        reason = "no dirty segment may be cleaned yet"
+        reason = "no dirty segment may be cleaned yet" + (_reason_to_wait(dirty[0], view) if dirty else "")
     elif not is_forced and ratio <= settings.min_cleanable_dirty_ratio:
         reason = (
             f"the dirty ratio {ratio:.3f} is not above min.cleanable.dirty.ratio {settings.min_cleanable_dirty_ratio:g}"
@@ -150,6 +150,15 @@ def _cleanable(
             break
         found.append(segment)
     return found
+
+
+def _reason_to_wait(first: CleanableSegment, view: CompactionView) -> str:
+    """Return why the ``first`` dirty segment may not be cleaned."""
+    if first.end_offset >= view.last_stable_offset:
+        return (
+            f": a transaction that is open, or whose end is not remote yet, begins at offset {view.last_stable_offset}"
+        )
+    return f": the one from offset {first.start_offset} on has records within min.compaction.lag.ms"
 
 
 def _is_overdue(dirty: Sequence[CleanableSegment], settings: CompactionSettings, now_ms: int) -> bool:

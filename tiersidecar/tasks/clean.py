@@ -173,6 +173,7 @@ class CleanTask:
             reason_to_end=partial(self._reason_to_end, partition),
             trash=trash,
             clock=self._clock,
+            decided_ms=self._decided_ms,
         )
 
     async def _reason_to_end(self, partition: TieredPartition) -> str:
@@ -226,7 +227,11 @@ class CleanTask:
 
     def _sidecars_ms(self) -> int:
         """Return the time that the sidecars have seen, by whose clocks the lane would clean, or ours where none says."""
-        return self._rights.due_ms(decision_ms(self._clock.now_ms(), self._state.known_leases()))
+        return self._rights.due_ms(self._decided_ms())
+
+    def _decided_ms(self) -> int:
+        """Return the time of a decision: others carry it out, or judge it, by their own clocks."""
+        return decision_ms(self._clock.now_ms(), self._state.known_leases())
 
     async def _is_crossed(self, partition: TieredPartition, start: Offset) -> bool:
         """Return whether the broker's log begins after ``start``, the remote one's first offset."""
@@ -267,7 +272,7 @@ class CleanTask:
         due_ms = self._rights.due_ms(now_ms)
         terms = CleaningTerms(
             # Others decide by their own clocks when what is set here is due.
-            now_ms=decision_ms(now_ms, self._state.known_leases()),
+            now_ms=self._decided_ms(),
             delete_retention_ms=planned.settings.delete_retention_ms + longest_ms,
             upper_bound_offset=NO_OFFSET,  # the last batch of every segment stays: see SegmentCleaner
             first_dirty_offset=plan.first_dirty_offset,

@@ -141,7 +141,8 @@ class _Limit:
 class ChunkSwapper:
     """The :class:`~tiersidecar.tasks.segment_swap.Swapper` of one chunk, while its partition is led in that epoch.
 
-    ``reason_to_end`` asks the rights, and the broker whether we lead."""
+    ``reason_to_end`` asks the rights, and the broker whether we lead.  ``decided_ms`` is the time of what is decided now, by
+    the sidecars' clocks where this process's is behind."""
 
     def __init__(
         self,
@@ -152,11 +153,12 @@ class ChunkSwapper:
         reason_to_end: Callable[[], Awaitable[str]],
         trash: SwapTrash,
         clock: Clock,
+        decided_ms: Callable[[], int],
     ) -> None:
         self._partition, self._owner = partition, partition.view.topic_id_partition
         self.broker_id = rights.broker_id_of(partition)
         self._rights, self._look_near, self._reason_to_end = rights, look_near, reason_to_end
-        self._trash, self._clock = trash, clock
+        self._trash, self._clock, self._decided_ms = trash, clock, decided_ms
         self._near: Sequence[RemoteLogSegmentMetadata] = ()
         self._start_offset = Offset(NO_OFFSET)
         self._looked_s = 0.0
@@ -209,7 +211,9 @@ class ChunkSwapper:
         return ""
 
     def after_ms(self) -> int:
-        return max(one.event_timestamp_ms for one in self._near if one.state is State.COPY_SEGMENT_FINISHED)
+        # What looks old to a sidecar, and is not finished, it takes for what another process has left.
+        finished = (one.event_timestamp_ms for one in self._near if one.state is State.COPY_SEGMENT_FINISHED)
+        return max(self._decided_ms() - 1, *finished)
 
     def copying(self, segment_id: RemoteLogSegmentId) -> AbstractAsyncContextManager[None]:
         return self._rights.copying(segment_id)

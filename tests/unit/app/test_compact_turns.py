@@ -14,6 +14,7 @@ from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.lease import Lease, concerns_of
 from tiersidecar.domain.seen_time import SeenTime
+from tiersidecar.domain.states import RemoteLogSegmentState as State
 
 __all__ = ["beside"]  # the fixture
 
@@ -199,7 +200,8 @@ async def test_records_stay_for_the_least_lag_by_the_sidecars_clocks(beside: Bes
     say_that_a_sidecar_has_seen(beside, world.clock.now_ms())
     world.clock.jump(ahead_s)
     done = await beside.compact()
-    assert (done.cleaner_offset, done.stopped) == (None, NOTHING_LEFT)
+    why = f"{NOTHING_LEFT}: the one from offset 0 on has records within min.compaction.lag.ms"
+    assert (done.cleaner_offset, done.stopped) == (None, why)
 
 
 @pytest.mark.parametrize("ahead_s", [5 * DAY_S, -5 * DAY_S], ids=["five days ahead", "five days behind"])
@@ -216,6 +218,21 @@ async def test_the_lanes_time_is_that_of_the_sidecars_clocks(beside: Beside, ahe
     done = await beside.compact({"clean.trashed": take_long})
     assert "the sidecar's cleaner, which waits meanwhile, goes on from here" in done.left
     assert done.cleaner_offset == 4
+
+
+async def test_new_segments_are_no_older_than_the_sidecars_clocks(beside: Beside) -> None:
+    """They would take one that is hours old, and not finished, for the rest of a copy that was given up, and delete it."""
+    await beside.world.add(*random_log(1))
+    seen_ms = beside.world.clock.now_ms() + DAY_S * 1000
+    say_that_a_sidecar_has_seen(beside, seen_ms)
+    begun = list[int]()
+
+    async def look() -> None:
+        begun.extend(one.event_timestamp_ms for one in beside.world.segments(State.COPY_SEGMENT_STARTED))
+
+    assert (await beside.compact({"clean.started": look})).left == ""
+    assert begun
+    assert min(begun) >= seen_ms
 
 
 async def test_a_round_on_a_machine_whose_wall_clock_stands_still_is_left_all_the_same(

@@ -70,7 +70,7 @@ def test_what_an_operator_asks_for_is_one_chunk_whatever_ratio_disk_and_sizes_ar
     settings = replace(SETTINGS, min_cleanable_dirty_ratio=1.0)
     assert starts(decide_compaction(asked, settings, now_ms=NOW_MS)) == [[20, 30, 40, 50, 60, 70]]
     lagging = decide_compaction(asked, replace(settings, min_compaction_lag_ms=NOW_MS + 1), now_ms=NOW_MS)
-    assert lagging.reason == "no dirty segment may be cleaned yet"
+    assert lagging.reason.endswith(": the one from offset 20 on has records within min.compaction.lag.ms")
     small = decide_compaction(replace(asked, free_disk_bytes=299), settings, now_ms=NOW_MS)
     assert "a third of the free disk" in small.reason
 
@@ -149,7 +149,8 @@ def test_where_nothing_may_be_cleaned_nothing_is_dirty_and_it_is_said() -> None:
     plan = decide_compaction(replace(VIEW, cleaner_offset=Offset(80)), SETTINGS, now_ms=NOW_MS)
     assert (plan.chunks, plan.dirty_ratio, plan.reason) == ((), 0, "no dirty segment may be cleaned yet")
     held = decide_compaction(replace(VIEW, last_stable_offset=Offset(20)), SETTINGS, now_ms=NOW_MS)
-    assert (held.chunks, held.dirty_ratio, held.reason) == ((), 0, "no dirty segment may be cleaned yet")
+    why = "no dirty segment may be cleaned yet: a transaction that is open, or whose end is not remote yet, begins at offset 20"
+    assert (held.chunks, held.dirty_ratio, held.reason) == ((), 0, why)
     assert (held.first_dirty_offset, held.first_uncleanable_offset) == (20, 20)
 
 
