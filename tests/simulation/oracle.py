@@ -23,6 +23,7 @@ from tiersidecar.ports.store import PROBE_NAME
 from tiersidecar.reading.lineage import StateLogStarts
 from tiersidecar.reading.read_path import open_read_path
 from tiersidecar.reading.remote_log_reader import RemoteBatches
+from tiersidecar.services.reader.compacted_topics import CompactedTopics
 from tiersidecar.services.reader.continuous_log import ContinuousLog, LogRead
 
 _STARTED, _FINISHED, _DELETING, _DELETED = RemoteLogSegmentState
@@ -115,7 +116,8 @@ async def _read_all(world: World, partition: SimulatedPartition) -> None:
             world.complain(f"{partition.topic_id_partition}: [{bounds.end}, {log.log_start_offset}) is in neither tier")
             return
         local: ReadLocal = parts.broker  # type: ignore[assignment]
-        whole = ContinuousLog(reader=path.reader, local=local, blocking=parts.blocking)
+        compacted = CompactedTopics(parts.broker, parts.clock)
+        whole = ContinuousLog(reader=path.reader, local=local, blocking=parts.blocking, compacted=compacted)
         if world.compaction is not None:
             await _check_table(world, partition, whole, start)
             return

@@ -41,6 +41,7 @@ from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 from tiersidecar.services.gateway.exchange import Rewrites, UpstreamClosedError
 from tiersidecar.services.gateway.fetch_in_hand import FetchSessions
 from tiersidecar.services.gateway.frames import ResponseMemory
+from tiersidecar.services.reader.compacted_topics import CompactedTopics
 from tiersidecar.services.reader.continuous_log import ContinuousLog, LogRead
 
 _MEMORY_BYTES = 100_000
@@ -199,7 +200,13 @@ def open_serving(
     remembered in fetch sessions."""
     tier = replace(open_remote_tier(stack, parts), sessions=FetchSessions(most_in_sessions))
     local: ReadLocal = parts.broker  # type: ignore[assignment]
-    log = ContinuousLog(reader=parts.reads.reader, local=local, blocking=parts.blocking, pending=tier.pending)
+    log = ContinuousLog(
+        reader=parts.reads.reader,
+        local=local,
+        blocking=parts.blocking,
+        pending=tier.pending,
+        compacted=CompactedTopics(parts.broker, parts.clock),
+    )
     return Serving(process, parts, fill_rewrites(parts, tier, AdvertisedAddresses()), log, chances)
 
 

@@ -15,6 +15,7 @@ from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.gateway_pins import pending_copies
 from tiersidecar.app.parts import Parts
 from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.services.reader.compacted_topics import CompactedTopics
 from tiersidecar.services.reader.server import ReaderServiceSettings, serve_reader
 from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.roster import keep_roster
@@ -41,6 +42,7 @@ async def run_read(parts: Parts) -> None:
                 authorize=authorizer,
                 local=BrokerLocalReads(authorizer),
                 pending=pending_copies(parts),
+                compacted=CompactedTopics(parts.broker, parts.clock),
                 telemetry=parts.telemetry,
                 blocking=parts.blocking,
                 settings=ReaderServiceSettings(

@@ -3,6 +3,10 @@
 Where the remote tier has not got what lies before its end (expired before it was copied, or lost), the broker may still have
 it, and serves it. Local records come by Fetch with the caller's credentials, never from files, which also have records above
 the high watermark.
+
+Of a compacted topic it is the other way round, as for a client of the gateway: remote is only what the broker has no more. Each
+tier has its own cleaner, and where copies stand still the broker's may have removed a tombstone of which the remote tier still
+has the key's value.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ from tiersidecar.reading.border_walks import BorderWalks
 from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteBatches, RemoteLogReader
 from tiersidecar.reading.segment_lookup import History
 from tiersidecar.services.reader.broker_batches import BrokerPart, part_of
+from tiersidecar.services.reader.compacted_topics import CompactedTopics
 
 _FETCH_BYTES = 1024 * 1024
 _BORDER_MOVES = 3
@@ -61,7 +66,8 @@ class _Decided:
 
 
 class ContinuousLog:
-    """Reads of both tiers; only of the remote one without ``local``.  ``pending`` knows what is in neither for now."""
+    """Reads of both tiers; only of the remote one without ``local``.  ``pending`` knows what is in neither for now, and
+    ``compacted`` which topics are compacted; without it none is."""
 
     def __init__(
         self,
@@ -70,11 +76,13 @@ class ContinuousLog:
         local: ReadLocal | None,
         blocking: Blocking,
         pending: PendingCopies | None = None,
+        compacted: CompactedTopics | None = None,
     ) -> None:
         self._reader = reader
         self._local = local
         self._blocking = blocking
         self._pending = pending
+        self._compacted = compacted
         self._walks = BorderWalks()
 
     async def read_batches(self, read: LogRead, *, max_bytes: int) -> FetchedBatches:
@@ -84,9 +92,11 @@ class ContinuousLog:
             As :meth:`RemoteLogReader.read_batches` and :meth:`ReadLocal.fetch`; and
             OffsetBetweenTiersError: the broker has dropped what the remote tier does not have yet.
         """
+        stop_offset = read.stop_offset
         for moves_left in reversed(range(_BORDER_MOVES)):
-            end_offset = (await self._reader.bounds(read.partition)).end
-            if self._local is None or read.offset < end_offset:
+            border = await self._border(read, read.offset, (await self._reader.bounds(read.partition)).end)
+            if self._local is None or read.offset < border:
+                stop_offset = border if stop_offset is None else min(border, stop_offset)
                 break
             try:
                 return await self._read_local(self._local, read, max_bytes)
@@ -95,7 +105,7 @@ class ContinuousLog:
                     raise await self._refusal(read, read.offset, error) from error
         try:
             return await self._reader.read_batches(
-                read.partition, read.offset, max_bytes=max_bytes, stop_offset=read.stop_offset
+                read.partition, read.offset, max_bytes=max_bytes, stop_offset=stop_offset
             )
         except OffsetOutOfRangeError as missing:
             if self._local is None or await self._is_deleted(read.partition, read.offset):
@@ -117,8 +127,9 @@ class ContinuousLog:
         for moves_left in reversed(range(_BORDER_MOVES)):
             history = await self._history_after(read, given, next_offset)
             missing: OffsetOutOfRangeError | None = None
-            if self._local is None or next_offset < history.end:
-                stop = history.end if stop_offset is None else min(history.end, stop_offset)
+            border = await self._border(read, next_offset, history.end)
+            if self._local is None or next_offset < border:
+                stop = border if stop_offset is None else min(border, stop_offset)
                 given = history
                 try:
                     decided = await self._decided(read, history, stop)
@@ -201,6 +212,17 @@ class ContinuousLog:
         return (await self._local.find_offset(caller, partition, -1)).offset
 
     # -- the remote tier, and its border
+
+    async def _border(self, read: LogRead, offset: int, remote_end: Offset) -> Offset:
+        """Return the offset (exclusive) up to which the remote tier is read, from ``offset`` on."""
+        if self._local is None or self._compacted is None or not await self._compacted.has(read.partition.topic):
+            return remote_end
+        try:
+            # A follower, too, answers this, while only the leader lists offsets.
+            await self._fetch(self._local, read, offset, max_bytes=1, last_fetched_epoch=NO_EPOCH)
+        except OffsetOutOfRangeError as error:
+            return min(remote_end, Offset(error.start)) if offset < error.start else remote_end
+        return min(remote_end, Offset(offset))
 
     async def _history_after(self, read: LogRead, given: History | None, next_offset: int) -> History:
         """Return the present history.

@@ -20,6 +20,7 @@ from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteBatches
 from tiersidecar.reading.segment_lookup import OffsetBounds
 from tiersidecar.reading.timestamp_lookup import TimestampAndOffset
 from tiersidecar.services.reader.callers import Callers
+from tiersidecar.services.reader.compacted_topics import CompactedTopics
 from tiersidecar.services.reader.continuous_log import ContinuousLog, LogRead
 from tiersidecar.services.reader.ndjson import BytesFormat, LinePieces, Selection, batch_groups
 from tiersidecar.services.reader.routes import (
@@ -52,13 +53,16 @@ class LogOperations:
         path: ReadPath,
         local: ReadLocal | None,
         pending: PendingCopies | None,
+        compacted: CompactedTopics | None,
         callers: Callers,
         partition_of: Callable[[web.Request], Awaitable[TopicIdPartition]],
         blocking: Blocking,
         bodies: BodyWriter,
     ) -> None:
         self._path = path
-        self._log = ContinuousLog(reader=path.reader, local=local, blocking=blocking, pending=pending)
+        self._log = ContinuousLog(
+            reader=path.reader, local=local, blocking=blocking, pending=pending, compacted=compacted
+        )
         self._local = local
         self._callers = callers
         self._partition_of = partition_of

@@ -39,6 +39,7 @@ from tiersidecar.services.http_listener import (
     listen,
 )
 from tiersidecar.services.reader.callers import Callers, KnownCallers
+from tiersidecar.services.reader.compacted_topics import CompactedTopics
 from tiersidecar.services.reader.log import LogOperations
 from tiersidecar.services.reader.logins import Logins
 from tiersidecar.services.reader.openapi import openapi_document
@@ -97,12 +98,13 @@ async def serve_reader(
     blocking: Blocking,
     local: ReadLocal | None = None,
     pending: PendingCopies | None = None,
+    compacted: CompactedTopics | None = None,
     telemetry: Telemetry | None = None,
     settings: ReaderServiceSettings | None = None,
     failed_logins: FailedLogins | None = None,
 ) -> AsyncIterator[HttpServer]:
     """Serve until left; entered means listening.  Without ``local`` only the remote tier is read; ``pending`` knows what
-    is in neither tier for now.  ``failed_logins`` may be another listener's, too.
+    is in neither tier for now, and ``compacted`` which topics are compacted.  ``failed_logins`` may be another listener's, too.
 
     Raises:
         ListenError: the address cannot be listened on.
@@ -115,6 +117,7 @@ async def serve_reader(
         blocking=blocking,
         local=local,
         pending=pending,
+        compacted=compacted,
         telemetry=telemetry or NoTelemetry(),
         settings=settings,
         failed_logins=failed_logins,
@@ -157,6 +160,7 @@ def reader_application(
     blocking: Blocking,
     local: ReadLocal | None,
     pending: PendingCopies | None,
+    compacted: CompactedTopics | None,
     telemetry: Telemetry,
     settings: ReaderServiceSettings,
     failed_logins: FailedLogins | None = None,
@@ -179,6 +183,7 @@ def reader_application(
         path=path,
         local=local,
         pending=pending,
+        compacted=compacted,
         callers=callers,
         partition_of=partitions.authorized_partition,
         blocking=blocking,

@@ -33,6 +33,7 @@ from tiersidecar.formats.kafka.records import read_records
 from tiersidecar.ports.broker import Credentials
 from tiersidecar.ports.pins import ANYWHERE
 from tiersidecar.reading.read_path import ReadPath
+from tiersidecar.services.reader.compacted_topics import CompactedTopics
 from tiersidecar.services.reader.continuous_log import ContinuousLog, LogRead
 from tiersidecar.services.reader.problems import problem_of
 
@@ -43,6 +44,14 @@ HIGH_WATERMARK, LAST_STABLE = 294, 211
 def log_over(path: ReadPath, local: ScriptedLocal, pinned_from: int | None = None) -> ContinuousLog:
     pending = None if pinned_from is None else PinnedFrom(pinned_from)
     return ContinuousLog(reader=path.reader, local=local, blocking=InlineBlocking(), pending=pending)
+
+
+class AllCompacted(CompactedTopics):
+    def __init__(self) -> None:
+        pass
+
+    async def has(self, topic: str) -> bool:
+        return True
 
 
 class PinnedFrom:
@@ -548,3 +557,34 @@ async def test_what_a_broker_has_after_an_election_never_follows_the_history_bef
         assert set(local.epochs_asked) == {0}, "the epoch of the last remote record, as the reader was given it"
         alone = await streamed(log_over(path, local), read_of(partition, 90))
     assert alone == batches_between("transactions-0", 90, HIGH_WATERMARK), "nothing came before it"
+
+
+@pytest.mark.parametrize("log_start", [0, 43, 86, 133, 180])
+async def test_of_a_compacted_topic_only_what_the_broker_has_no_more_is_read_from_the_remote_tier(
+    log_start: int,
+) -> None:
+    """Each tier has its own cleaner.  Simulation, compaction seed 32: copies stood still, and the broker's had removed a
+    tombstone of which the remote tier had the value."""
+    run, partition = await transactions(180)
+    local = ScriptedLocal(log_start=log_start, high_watermark=HIGH_WATERMARK)
+    async with open_run(run) as path:
+        log = ContinuousLog(reader=path.reader, local=local, blocking=InlineBlocking(), compacted=AllCompacted())
+        for offset in range(0, HIGH_WATERMARK + 1, 7):
+            local.fetched.clear()
+            expected = batches_between("transactions-0", offset, HIGH_WATERMARK)
+            assert await streamed(log, read_of(partition, offset)) == expected, offset
+            assert local.fetched[:2] == [offset, max(offset, log_start)], "the first only asks where its log begins"
+            local.fetched.clear()
+            await log.read_batches(read_of(partition, offset), max_bytes=100)
+            assert local.fetched == [offset] * (2 if offset >= log_start else 1)
+
+
+@pytest.mark.parametrize("log_start", [43, 86, 133])
+async def test_nor_is_an_aborted_record_of_it_shown_where_the_tiers_meet(log_start: int) -> None:
+    run, partition = await transactions(180)
+    local = ScriptedLocal(log_start=log_start, high_watermark=HIGH_WATERMARK, last_stable_offset=LAST_STABLE)
+    shown = consumed_records("transactions-0", "read_committed")
+    expected = {offset: record for offset, record in shown.items() if offset < LAST_STABLE}
+    async with open_run(run) as path:
+        log = ContinuousLog(reader=path.reader, local=local, blocking=InlineBlocking(), compacted=AllCompacted())
+        assert await committed_records(log, read_of(partition, 0, read_committed=True)) == expected
