@@ -198,8 +198,10 @@ class Compactor:
             try:
                 partition = await cleaning.led(view)
                 if goal is not None and rounds[-1].cleaner_offset >= goal:
-                    stopped = await _reason_to_stop(cleaning.task, partition, goal)
-                    return PartitionCompacted(owner=owner, rounds=rounds, stopped=stopped), None
+                    planned = await cleaning.task.planned(partition)
+                    left = "" if isinstance(planned, str) else str(planned.lost_records(owner) or "")
+                    stopped = _reason_to_stop(planned, goal)
+                    return PartitionCompacted(owner=owner, rounds=rounds, stopped=stopped, left=left), None
                 self._progress(f"partition {owner.partition}, round {len(rounds) + 1}")
                 now = await cleaning.task.run(partition)
             except (BrokerRefusedError, BrokerUnreachableError) as error:
@@ -276,14 +278,13 @@ async def _idle(view: LeaderView, cleaning: _Cleaning) -> PartitionCompacted | N
         planned = await cleaning.task.planned(await cleaning.led(view))
         if isinstance(planned, str):
             return PartitionCompacted(owner=view.topic_id_partition, rounds=(), stopped=planned)
-        if planned.reason and not planned.chain.twins:
+        if planned.reason and not planned.chain.twins and planned.parted_at is None:
             return PartitionCompacted(owner=view.topic_id_partition, rounds=(), stopped=planned.reason)
     return None
 
 
-async def _reason_to_stop(task: CleanTask, partition: TieredPartition, goal: Offset) -> str:
+def _reason_to_stop(planned: PlannedRound | str, goal: Offset) -> str:
     """Return why nothing more is cleaned of a partition that is clean up to ``goal``."""
-    planned = await task.planned(partition)
     reason = planned if isinstance(planned, str) else planned.reason
     return (
         reason

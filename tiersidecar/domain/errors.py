@@ -330,6 +330,14 @@ class CleanedBeforePinnedError(
     """A broker's cleaner may have taken away what had to be pinned first: this broker's, or that of the one it fetched from."""
 
 
+class CleanedByLostRecordsError(
+    _OfSubject,
+    PartitionHaltedError,
+    message="{subject}: {reason}: the remote log may lack keys that the broker still has",
+):
+    """What a cleaner took out of the remote log had been replaced by records that are in no log any more."""
+
+
 class UncleanedError(
     _OfSubject, RetriableError, message="{subject} still has, at offset {offset}, {reason}: it is not trimmed yet"
 ):

@@ -19,7 +19,7 @@ from tiersidecar.decide.cleaning_chain import CleaningChain
 from tiersidecar.decide.compaction import CleanableSegment, CompactionPlan, CompactionView, decide_compaction
 from tiersidecar.decide.topics import CleanerSettings, TieredPartition, read_cleaner_settings
 from tiersidecar.decide.trash import TrashDelays
-from tiersidecar.domain.errors import BrokerRefusedError, TiersidecarError
+from tiersidecar.domain.errors import BrokerRefusedError, CleanedByLostRecordsError, TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.lease import decision_ms
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
@@ -73,18 +73,27 @@ class CleanedChunk:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRound:
     """What a round would do now.  ``cleaner_offset`` is the first offset that is not clean, None where nothing was cleaned;
-    ``is_crossed`` as :class:`~tiersidecar.decide.compaction.CompactionView` has it, of an operator's round."""
+    ``is_crossed`` as :class:`~tiersidecar.decide.compaction.CompactionView` has it, of an operator's round; ``parted_at`` as
+    :attr:`CleanLook.parted_at`."""
 
     chain: CleaningChain
     plan: CompactionPlan
     cleaner_offset: Offset | None
     settings: CleanerSettings
     is_crossed: bool = False
+    parted_at: Offset | None = None
 
     @property
     def reason(self) -> str:
         """Return why there is none; empty where there is one."""
         return "" if self.plan.chunks else "; ".join(filter(None, (self.plan.reason, self.chain.stopped)))
+
+    def lost_records(self, owner: TopicIdPartition) -> CleanedByLostRecordsError | None:
+        """Return what an operator must know of ``owner`` since an unclean election; None where it is all right."""
+        if self.parted_at is None:
+            return None
+        reason = f"it was cleaned by records from offset {self.parted_at} on that an unclean election has cut off since"
+        return CleanedByLostRecordsError(subject=str(owner), reason=reason)
 
 
 LONGEST_ROUND_MS = 3 * 86_400_000
@@ -127,6 +136,7 @@ class CleanTask:
             BrokerRefusedError: another broker leads the partition by now.
             StoreError, CorruptDataError: a segment could not be read; the cleaner offset stays.
             OffsetMapTooSmallError: one batch has more keys than the map may hold.
+            CleanedByLostRecordsError: nothing is due, and the remote log may lack keys since an unclean election.
             StateDirError: the disk is full, or the like.
         """
         if reason := self._rights.reason_not_to_begin(partition):
@@ -142,6 +152,8 @@ class CleanTask:
             await swapper.retire(look.chain.twins, look.chain.segments[-1])
         planned = await self._planned(partition, look, settings)
         if planned.reason:
+            if lost := planned.lost_records(partition.view.topic_id_partition):
+                raise lost  # and not before: what is new can still be cleaned
             return CleanedChunk(reason=planned.reason)
         return await self._clean(partition, look, planned, swapper)
 
@@ -223,6 +235,7 @@ class CleanTask:
             cleaner_offset=look.cleaner_offset,
             settings=settings,
             is_crossed=is_crossed,
+            parted_at=look.parted_at,
         )
 
     def _sidecars_ms(self) -> int:

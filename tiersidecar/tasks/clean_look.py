@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tiersidecar.decide.cleaner_offsets import CleanerOffsets, decide_cleaner_offsets
 from tiersidecar.decide.cleaning_chain import ChainView, CleaningChain, clean_up_to, decide_chain, horizons_due_by
 from tiersidecar.decide.topics import TieredPartition
+from tiersidecar.domain.cleaner import CleanerClaim
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import ByteRange, Lineage, Offset
@@ -20,7 +21,8 @@ from tiersidecar.tasks.edges import Sources
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanLook:
     """The partition as one look found it.  ``known`` are the cleaner offsets that count; ``due_by_ms`` as
-    :func:`horizons_due_by` has it; ``start_offset`` is the remote log start, -1 while it is not said."""
+    :func:`horizons_due_by` has it; ``start_offset`` is the remote log start, -1 while it is not said; ``claims`` are all that
+    there are."""
 
     lineage: Lineage
     segments: Sequence[RemoteLogSegmentMetadata]
@@ -28,6 +30,22 @@ class CleanLook:
     known: CleanerOffsets
     due_by_ms: int | None
     start_offset: Offset
+    claims: Sequence[CleanerClaim] = ()
+
+    @property
+    def parted_at(self) -> Offset | None:
+        """Return the first offset of this history in whose place a cleaner had other records when it cleaned what is before
+        it; None where there is none.
+
+        What is remote is below the high watermark, so only an unclean election cuts it off.  The new leader's log still has the
+        values that those records had replaced, and the remote log does not.
+        """
+        cut = (
+            (self.lineage.as_of(one.offset, one.leader_epoch), one.offset)
+            for one in self.claims
+            if one.offset is not None
+        )
+        return min((held for held, offset in cut if held < offset), default=None)
 
     @property
     def cleaner_offset(self) -> Offset | None:
@@ -74,6 +92,7 @@ class CleanLooks:
             known=decide_cleaner_offsets(claims),
             due_by_ms=horizons_due_by(view),
             start_offset=view.start_offset,
+            claims=self._state.cleaner_claims(owner),
         )
 
     async def look_near(self, partition: TieredPartition, offsets: ByteRange) -> NearLook:

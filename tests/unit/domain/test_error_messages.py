@@ -206,6 +206,11 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
         "store could not a verb 'a key': a reason",
     ),
     (
+        "CleanedByLostRecordsError",
+        {"subject": "a subject", "reason": "a reason"},
+        "a subject: a reason: the remote log may lack keys that the broker still has",
+    ),
+    (
         "UncleanedError",
         {"subject": "a subject", "offset": 22, "reason": "a reason"},
         "a subject still has, at offset 22, a reason: it is not trimmed yet",

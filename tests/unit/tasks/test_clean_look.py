@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ import pytest
 from tests.support.clean_world import CleanWorld
 from tests.unit.tasks.test_clean import puts
 from tiersidecar.domain.cleaner import CleanerClaim
-from tiersidecar.domain.errors import BrokerRefusedError
-from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Offset
+from tiersidecar.domain.errors import BrokerRefusedError, CleanedByLostRecordsError
+from tiersidecar.domain.offsets import ByteRange, EpochEntry, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 
 
@@ -95,3 +95,50 @@ async def test_a_round_over_many_segments_reads_few_of_them_again(
     done = await world.clean()
     assert len(done.swapped) == 39
     assert listed == 1
+
+
+async def cleaned_in_epoch_one(world: CleanWorld) -> None:
+    """Clean the first segment by what epoch 1 wrote from offset 2 on."""
+    world.lineages.known = Lineage((EpochEntry(LeaderEpoch(0), Offset(0)), EpochEntry(LeaderEpoch(1), Offset(2))))
+    world.lead(1)
+    await world.add(puts(0, (b"a", b"1"), (b"b", b"1")))
+    await world.add(puts(2, (b"a", b"2"), (b"c", b"1")), epochs={1: 2})
+    assert len((await world.clean()).swapped) == 1
+
+
+def elect_uncleanly(world: CleanWorld, *entries: tuple[int, int]) -> None:
+    world.lineages.known = Lineage(tuple(EpochEntry(LeaderEpoch(epoch), Offset(start)) for epoch, start in entries))
+    world.lead(entries[-1][0])
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        pytest.param(((0, 0), (2, 2)), id="all that it had is cut off"),
+        pytest.param(((0, 0), (1, 2), (2, 3)), id="some of it is"),
+    ],
+)
+async def test_what_was_cleaned_by_records_that_an_unclean_election_has_cut_off_is_reported(
+    world: CleanWorld, entries: Sequence[tuple[int, int]]
+) -> None:
+    """The new leader's log still has what they had replaced (three brokers: found by an attacker)."""
+    await cleaned_in_epoch_one(world)
+    elect_uncleanly(world, *entries)
+    with pytest.raises(CleanedByLostRecordsError, match=f"by records from offset {entries[-1][1]} on"):
+        await world.clean_all()
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        pytest.param(((0, 0), (1, 2), (2, 4)), id="a leader that had all"),
+        pytest.param(((0, 0), (1, 2), (5, 9)), id="later, after others had written"),
+        pytest.param(((0, 0), (1, 2)), id="one that has written nothing"),
+    ],
+)
+async def test_nothing_is_reported_of_an_election_that_cuts_nothing_off(
+    world: CleanWorld, entries: Sequence[tuple[int, int]]
+) -> None:
+    await cleaned_in_epoch_one(world)
+    elect_uncleanly(world, *entries)
+    await world.clean_all()

@@ -250,7 +250,10 @@ def _notes(found: Sequence[PartitionLook]) -> Iterable[str]:
         name, planned = f"partition {look.view.topic_id_partition.partition}", look.planned
         if isinstance(planned, str):
             yield f"{name}: {planned}"
-        elif planned.reason:
+            continue
+        if lost := planned.lost_records(look.view.topic_id_partition):
+            yield str(lost)
+        if planned.reason:
             yield f"{name}: {planned.reason}"
         elif planned.chain.stopped:
             yield f"{name}: nothing from offset {planned.chain.end_offset} on: {planned.chain.stopped}"
