@@ -40,7 +40,14 @@ from tiersidecar.spark.compaction_job import CompactionJob
 from tiersidecar.tasks.clean import CleanSettings
 from tiersidecar.tasks.clean_engine import Chunk, CleanEngine, MappedChunk, Progress, SegmentDone
 from tiersidecar.tasks.clean_rights import ChunkSwapper
-from tiersidecar.tasks.clean_shards import Carrying, CleanedShare, CleanShare, clean_share, scan_share
+from tiersidecar.tasks.clean_shards import (
+    Carrying,
+    CleanedShare,
+    CleanShare,
+    clean_share,
+    near_aborted,
+    scan_share,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,8 +124,8 @@ class SparkEngine:
     def _scan(self, segments: Sequence[RemoteLogSegmentMetadata], chunk: Chunk) -> list[CarriedTransactions]:
         """Return the state of transactions where each segment begins."""
         shares = {
-            number: pickle.dumps(scan_share(segment, chunk.first_dirty, chunk.aborted))
-            for number, segment in enumerate(segments)
+            number: pickle.dumps(scan_share(segment, chunk.first_dirty, near))
+            for number, (segment, near) in enumerate(zip(segments, near_aborted(segments, chunk.aborted), strict=True))
         }
         carrying, found = Carrying(chunk.aborted), list[CarriedTransactions]()
         by_segment = groupby(self.job.scan(shares), key=itemgetter(0))
@@ -263,10 +270,10 @@ class SparkChunk:
 
     def _shares(self, terms: CleaningTerms) -> tuple[dict[int, CleanShare], bytes]:
         """Return the share of each segment, and the terms as all tasks get them."""
-        latest, aborted = int(self.end) - 1, self._chunk.aborted
-        pairs = zip(self._segments, self._carried, strict=True)
+        latest, aborted = int(self.end) - 1, near_aborted(self._segments, self._chunk.aborted)
+        rows = zip(self._segments, self._carried, aborted, strict=True)
         shares = {
-            number: clean_share(segment, latest, carried, aborted) for number, (segment, carried) in enumerate(pairs)
+            number: clean_share(segment, latest, carried, near) for number, (segment, carried, near) in enumerate(rows)
         }
         return shares, pickle.dumps(terms)
 

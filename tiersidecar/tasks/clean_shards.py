@@ -10,7 +10,7 @@ published meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 
@@ -75,10 +75,23 @@ class CleanedShare:
     custom_metadata: bytes | None = None
 
 
+def near_aborted(
+    segments: Iterable[RemoteLogSegmentMetadata], aborted: Iterable[AbortedTransaction]
+) -> Iterator[list[AbortedTransaction]]:
+    """Yield, for each segment of a chain, those of ``aborted`` that reach into it, without a walk over all for each."""
+    waiting = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
+    near: list[AbortedTransaction] = []
+    for segment in segments:
+        while waiting and waiting[-1].first_offset <= segment.end_offset:
+            near.append(waiting.pop())
+        near = [one for one in near if one.last_offset >= segment.start_offset]
+        yield near
+
+
 def scan_share(
     segment: RemoteLogSegmentMetadata, first_dirty: Offset, aborted: Iterable[AbortedTransaction]
 ) -> ScanShare:
-    """Return the share of a segment; ``aborted`` are the whole chain's.  An abort below the segment ends nothing in it."""
+    """Return the share of a segment; ``aborted`` are at least those near it.  An abort below the segment ends nothing in it."""
     start, end = segment.start_offset, segment.end_offset
     near = tuple(one for one in aborted if one.first_offset <= end and one.last_offset >= start)
     return ScanShare(segment=segment, first_dirty=first_dirty, aborted=near)
@@ -128,7 +141,7 @@ def clean_share(
     carried: CarriedTransactions,
     aborted: Iterable[AbortedTransaction],
 ) -> CleanShare:
-    """Return the share of a segment in the second pass; ``aborted`` are the whole chain's."""
+    """Return the share of a segment in the second pass; ``aborted`` are at least those near it."""
     start, end = segment.start_offset, segment.end_offset
     return CleanShare(
         segment=segment,

@@ -5,6 +5,10 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import random
+from collections import Counter
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +23,8 @@ from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.compaction.cleaning import CleaningTerms, last_records
 from tiersidecar.formats.compaction.offset_map import OffsetMap, bytes_for
+from tiersidecar.formats.compaction.transactions import CarriedTransactions
+from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.tasks import clean_shards
 from tiersidecar.tasks.clean import LONGEST_ROUND_MS
 from tiersidecar.tasks.clean_passes import CleanPasses, aborted_of
@@ -28,6 +34,7 @@ from tiersidecar.tasks.clean_shards import (
     ScannedSegment,
     clean_share,
     measure_segment,
+    near_aborted,
     put_share,
     scan_segment,
     scan_share,
@@ -46,8 +53,8 @@ class Shares:
 
     async def scan(self) -> None:
         aborted, segments = await aborted_of(self.store.blobs, self.segments), self.segments
-        for segment in segments:
-            share = pickle.loads(pickle.dumps(scan_share(segment, self.first_dirty, aborted)))
+        for segment, near in zip(segments, near_aborted(segments, aborted), strict=True):
+            share = pickle.loads(pickle.dumps(scan_share(segment, self.first_dirty, near)))
             self.scanned.append(await scan_segment(share, self.store))
         self.terms = CleaningTerms(
             now_ms=self.world.clock.now_ms(),
@@ -57,8 +64,9 @@ class Shares:
             last_records=last_records(await self.store.blobs.read_producer_snapshot(segments[-1])),
         )
         carrying = Carrying(aborted)
-        for segment, scanned in zip(segments, self.scanned, strict=True):
-            share = clean_share(segment, segments[-1].end_offset, carrying.carried, aborted)
+        near_each = near_aborted(segments, aborted)
+        for segment, scanned, near in zip(segments, self.scanned, near_each, strict=True):
+            share = clean_share(segment, segments[-1].end_offset, carrying.carried, near)
             self.shares.append(pickle.loads(pickle.dumps(share)))
             carrying.go_past(segment, scanned.events)
 
@@ -100,6 +108,40 @@ def entries(scanned: ScannedSegment) -> dict[bytes, int]:
                 digest = bytes(digests[slot * 16 : slot * 16 + 16])
                 found[digest] = max(found.get(digest, NO_OFFSET), offset - 1)
     return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_of_the_aborted_transactions_each_segment_gets_those_that_reach_into_it(
+    tmp_path: Path, seed: int
+) -> None:
+    """Also of those that last for many segments, and of some that are named twice."""
+    draw = random.Random(seed)
+    world = CleanWorld(scratch=tmp_path)
+    segments = await world.add(*(puts(2 * n, (b"a", b"1"), (b"b", b"1")) for n in range(8)))
+    aborted = []
+    for producer in range(draw.randrange(12)):
+        first = draw.randrange(16)
+        last = draw.randrange(first, 20)
+        one = AbortedTransaction(producer_id=producer, first_offset=first, last_offset=last, last_stable_offset=first)
+        aborted += [one] * draw.randint(1, 2)
+    draw.shuffle(aborted)
+    for segment, near in zip(segments, near_aborted(segments, aborted), strict=True):
+        for shared in (
+            partial(scan_share, segment, Offset(0)),
+            partial(clean_share, segment, 15, CarriedTransactions()),
+        ):
+            assert Counter(shared(near).aborted) == Counter(shared(aborted).aborted)
+
+
+async def test_many_aborted_transactions_in_many_segments_are_not_gone_through_for_each(tmp_path: Path) -> None:
+    world = CleanWorld(scratch=tmp_path)
+    (first,) = await world.add(puts(0, (b"a", b"1")))
+    segments = [replace(first, start_offset=Offset(20 * n), end_offset=Offset(20 * n + 19)) for n in range(2000)]
+    aborted = [
+        AbortedTransaction(producer_id=n, first_offset=n, last_offset=n + 1, last_stable_offset=n)
+        for n in range(40_000)
+    ]
+    assert max(len(near) for near in near_aborted(segments, aborted)) == 21
 
 
 async def shares_of(world: CleanWorld, first_dirty: int = 0) -> Shares:
