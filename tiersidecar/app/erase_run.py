@@ -21,7 +21,7 @@ from tiersidecar.app.commands.session import Session
 from tiersidecar.app.deletion_doubts import reason_not_ours
 from tiersidecar.app.erase_partition import ErasedSegment, ErasureTools, PartitionEraser, PartitionErasure, seen_now
 from tiersidecar.app.erase_segment import SegmentEraser
-from tiersidecar.app.held_lease import HeldLease, claimed_lease
+from tiersidecar.app.held_lease import HeldLease, claimed_lease, kept_renewed
 from tiersidecar.app.repair_run import LEASE
 from tiersidecar.app.rewriting_parts import open_rewriting, topic_owners
 from tiersidecar.decide.erasure import (
@@ -116,7 +116,11 @@ class Eraser:
         rewriting = [partition.owner for partition in found if partition.of(Erasing.REWRITE)]
         if rewriting and not _is_compacted(found):
             await self._settle()
-        async with self._open_tools() as tools, claimed_lease(self._session, self._ids, LEASE) as lease:
+        async with (
+            self._open_tools() as tools,
+            claimed_lease(self._session, self._ids, LEASE) as lease,
+            kept_renewed(lease, self._session.clock),
+        ):
             if rewriting:
                 owners = await topic_owners(self._session, tools.store, incarnation="erase")
                 await owners.claim(rewriting[0], anew=True)

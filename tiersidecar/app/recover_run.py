@@ -17,7 +17,7 @@ from tiersidecar.adapters.snapshots.shelf import list_snapshots
 from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.app.builders.store import open_store
 from tiersidecar.app.commands.session import Session
-from tiersidecar.app.held_lease import HeldLease, claimed_lease
+from tiersidecar.app.held_lease import HeldLease, claimed_lease, kept_renewed
 from tiersidecar.app.rare_collections import rare_collections
 from tiersidecar.app.recover_look import FormerCluster, RecoverLook
 from tiersidecar.app.recover_report import PartitionPlan, RecoverReport
@@ -74,7 +74,11 @@ class Recoverer:
             LeaseHeldError: another recovery or repair acts.
             TiersidecarError: the first that stands in the way.
         """
-        async with self._open_store() as store, claimed_lease(self._session, SystemIds(), LEASE) as lease:
+        async with (
+            self._open_store() as store,
+            claimed_lease(self._session, SystemIds(), LEASE) as lease,
+            kept_renewed(lease, self._session.clock),
+        ):
             return await self._go(store, lambda plan: self._publish(plan, lease))
 
     # -- looking

@@ -23,7 +23,7 @@ from tiersidecar.app.builders.store import open_store
 from tiersidecar.app.commands.session import Session
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.deletion_doubts import is_native, reason_not_ours, reason_not_to_delete
-from tiersidecar.app.held_lease import HeldLease, claimed_lease
+from tiersidecar.app.held_lease import HeldLease, claimed_lease, kept_renewed
 from tiersidecar.app.reconcile_facts import TopicBounds
 from tiersidecar.app.repair_look import Mark, PartitionFacts, PartitionLook, drop_marks, put_marks, read_marks
 from tiersidecar.app.repair_recopy import RecopyDesk, RecopyOutcome, owner_of, request_for
@@ -168,7 +168,11 @@ class Repairer:
             LeaseHeldError: another repair acts.
             TiersidecarError: the first that stands in the way; what was done stays done.
         """
-        async with self._open_store() as store, claimed_lease(self._session, SystemIds(), LEASE) as lease:
+        async with (
+            self._open_store() as store,
+            claimed_lease(self._session, SystemIds(), LEASE) as lease,
+            kept_renewed(lease, self._session.clock),
+        ):
             await self._put_marks(store, planned)
             marks = await read_marks(store, self._key_prefix)
             for one in planned:

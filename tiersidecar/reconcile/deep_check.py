@@ -9,7 +9,7 @@ before, or by its batches where an election has cut it.  Memory: one chunk at a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence, Set
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -30,6 +30,7 @@ from tiersidecar.formats.aiven.index_blob import ANY_SEGMENT, IndexKind, slice_i
 from tiersidecar.formats.aiven.key_ring import DataKeys
 from tiersidecar.formats.aiven.manifest import Manifest, read_manifest, reading_plan
 from tiersidecar.formats.aiven.transforms import TransformPlan
+from tiersidecar.formats.compaction.rewriting import delete_horizon_ms
 from tiersidecar.formats.compaction.whole_batches import WholeBatches
 from tiersidecar.formats.kafka.indexes import (
     AbortedTransaction,
@@ -307,9 +308,11 @@ def _but_for_cleaned(
         hides = any(producer == entry.producer_id and offset < entry.last_offset for producer, offset in left.batches)
         return hides or not _of_before([entry], row)
 
-    entries, states = faults.lacking_entries, faults.lost_states
-    if left.is_thinned or left.has_holes:
-        entries = tuple(filter(is_needed, entries))
+    def was_cleaned(entry: AbortedTransaction) -> bool:
+        return left.is_thinned or left.has_holes or entry.last_offset in left.marked
+
+    states = faults.lost_states
+    entries = tuple(entry for entry in faults.lacking_entries if is_needed(entry) or not was_cleaned(entry))
     if left.has_holes:
         states = tuple(one for one in states if not lacks_none(carried, (one,)))
     return TransactionFaults(lacking_entries=entries, lost_states=states)
@@ -319,9 +322,11 @@ def _but_for_cleaned(
 class _Left:
     """What a cleaner has left of a segment.  ``batches`` has producer id and first offset of each batch of a transaction that
     has records; ``is_thinned`` says that some batch lacks records, ``has_holes`` that a whole one was taken: some offset is in
-    no batch, or a marker's batch, which as the segment's last one stays, is empty."""
+    no batch, or a marker's batch, which as the segment's last one stays, is empty.  ``marked`` are the offsets of markers with
+    a delete horizon: the round that takes an entry sets it."""
 
     batches: Sequence[tuple[int, int]]
+    marked: Set[int]
     is_thinned: bool
     has_holes: bool
 
@@ -329,16 +334,19 @@ class _Left:
 async def _left_by_cleaner(store: FetchRange, row: SegmentRow, manifest: Manifest, plan: TransformPlan) -> _Left:
     """Read the segment once more, as is seldom necessary."""
     key, expected, batches = row.keys[LOG], row.start_offset, WholeBatches()
-    found, is_thinned, has_holes = list[tuple[int, int]](), False, False
+    found, marked, is_thinned, has_holes = list[tuple[int, int]](), set[int](), False, False
     async with aclosing(_parts(store, key, manifest, plan)) as parts:
         async for _, part in parts:
             for _, header, _ in batches.feed(part, where=key):
                 is_thinned |= header.record_count < header.next_offset - header.base_offset
                 has_holes |= header.base_offset > expected or (header.is_control and not header.record_count)
                 expected = header.next_offset
+                if header.is_control and delete_horizon_ms(header) is not None:
+                    marked.add(header.last_offset)
                 if header.is_transactional and not header.is_control and header.record_count:
                     found.append((header.producer_id, header.base_offset))
-    return _Left(batches=found, is_thinned=is_thinned, has_holes=has_holes or expected <= row.end_offset)
+    has_holes |= expected <= row.end_offset
+    return _Left(batches=found, marked=marked, is_thinned=is_thinned, has_holes=has_holes)
 
 
 def _lacking_transactions(row: SegmentRow, faults: TransactionFaults, now_ms: int) -> list[Finding]:

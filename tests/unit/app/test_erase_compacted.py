@@ -189,6 +189,20 @@ async def test_the_cleaner_gives_up_the_swap_in_hand_when_a_command_begins(besid
     await claim.__aexit__(None, None, None)
 
 
+async def test_the_cleaner_waits_also_where_one_segment_takes_longer_than_the_lease(beside: Beside) -> None:
+    await beside.world.add(*planted())
+    task, reasons = beside.world.task(), list[str]()
+
+    async def take_long() -> None:
+        for _ in range(10):
+            await beside.world.clock.advance(10)
+            reasons.append((await task.run(beside.world.partition)).reason)
+
+    result = await beside.erase({"erase.started": take_long})
+    assert (result.left, len(result.erased) > 1) == ([], True)
+    assert all("an erasure, a repair or a compaction acts" in one for one in reasons)
+
+
 async def test_a_command_that_was_killed_holds_the_cleaner_up_for_its_leases_time_alone(beside: Beside) -> None:
     await beside.world.add(*planted())
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.property.test_compaction_model import Writing, segment_of
 from tests.support.clean_world import CleanWorld
-from tests.support.compacted_logs import ABORT, LogSegment
+from tests.support.compacted_logs import ABORT, COMMIT, LogSegment
 from tests.support.deep_checks import deep_findings
 from tests.support.local_batches import LocalBatch
 from tests.support.remote_builder import SegmentSource
@@ -42,9 +43,11 @@ async def findings(world: CleanWorld) -> list[Finding]:
     return [one for segment in live for one in await deep_findings(world.builder.run.store, segment, live)]
 
 
-async def grown(world: CleanWorld, rounds: int) -> None:
-    """Clean again and again, each time with something new."""
+async def grown(world: CleanWorld, rounds: int, *, has_filters: bool = True) -> None:
+    """Clean again and again, each time with something new; where there are no filters every segment is read each time."""
     for number in range(rounds):
+        if not has_filters:
+            shutil.rmtree(world.filters, ignore_errors=True)
         end = world.segments()[-1].next_offset
         await world.add(puts(end, (b"new", b"%d" % number)))
         await world.clean_all()
@@ -58,6 +61,20 @@ async def test_nothing_is_lacking_of_whatever_was_cleaned_however_often(world: C
     every segment has holes then: the last batch of a producer stays, and that of a segment, though they are empty (6, 21)."""
     await world.add(*random_log(seed))
     await grown(world, 4)
+
+
+async def test_nothing_is_lacking_where_all_else_of_the_markers_segment_stays(world: CleanWorld) -> None:
+    """It has no hole then, and every batch all of its records: that a cleaner was there shows by the marker's horizon alone."""
+    log = Writing()
+    log.data([(b"a", b"1")], 0, -1)
+    log.data([(b"b", b"aborted")], 0, 2)
+    log.data([(b"c", b"1")], 0, -1)
+    log.data([(b"e", b"1")], 0, -1)
+    log.end(2, ABORT)
+    log.data([(b"d", b"1")], 0, 2)  # so that the producer's aborted batch need not stay
+    log.end(2, COMMIT)
+    await world.add(segment_of(log.batches[:3]), segment_of(log.batches[3:]))
+    await grown(world, 4, has_filters=False)
 
 
 async def uploaded(world: CleanWorld, segment: LogSegment, batches: list[LocalBatch]) -> RemoteLogSegmentMetadata:
