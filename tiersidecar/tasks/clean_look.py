@@ -60,8 +60,6 @@ class CleanLooks:
         known = self._state.cleaner_claims(topic_id_partition)
         _require_latest(partition.view, segments, known)
         asked = [ByteRange(one.start_offset, one.end_offset + 1) for one in self._state.recopies(topic_id_partition)]
-        epochs = {entry.epoch for entry in lineage.entries} | {partition.view.leader_epoch}
-        claims = [one for one in known if one.leader_epoch in epochs]
         view = ChainView(
             segments=segments,
             trash=self._state.trash(topic_id_partition),
@@ -74,7 +72,9 @@ class CleanLooks:
             lineage=lineage,
             segments=segments,
             chain=decide_chain(view),
-            known=decide_cleaner_offsets(claims),
+            # An epoch may be none of the lineage because nothing was written in it.  One that was cut off has other segments
+            # from there on, and its claim names its own.
+            known=decide_cleaner_offsets(known),
             due_by_ms=horizons_due_by(view),
             start_offset=view.start_offset,
         )
