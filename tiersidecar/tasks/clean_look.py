@@ -81,18 +81,18 @@ class CleanLooks:
                 former leader that is cut off from the controllers may still believe, and answer, that it leads.
         """
         owner, lineage = partition.view.topic_id_partition, await self._caught_up(partition)
-        segments = tuple(self._metadata.list_remote_log_segments(owner))
-        epochs = {entry.epoch for entry in lineage.entries} | {partition.view.leader_epoch}
-        claims = [one for one in self._state.cleaner_claims(owner) if one.leader_epoch in epochs]
+        segments, claims = tuple(self._metadata.list_remote_log_segments(owner)), self._state.cleaner_claims(owner)
         view = self._chain_view(owner, segments, lineage)
         return CleanLook(
             lineage=lineage,
             segments=segments,
             chain=decide_chain(view),
+            # An epoch may be none of the lineage because nothing was written in it.  One that was cut off has other segments
+            # from there on, and its claim names its own.
             known=decide_cleaner_offsets(claims),
             due_by_ms=horizons_due_by(view),
             start_offset=view.start_offset,
-            claims=self._state.cleaner_claims(owner),
+            claims=claims,
         )
 
     async def look_near(self, partition: TieredPartition, offsets: ByteRange) -> NearLook:

@@ -142,3 +142,34 @@ async def test_nothing_is_reported_of_an_election_that_cuts_nothing_off(
     await cleaned_in_epoch_one(world)
     elect_uncleanly(world, *entries)
     await world.clean_all()
+
+
+async def test_what_an_epoch_has_cleaned_in_which_nothing_was_written_is_clean_in_the_next(world: CleanWorld) -> None:
+    """Brokers forget such an epoch when the next one begins.  An idle topic would be cleaned anew after each restart."""
+    await world.add(puts(0, (b"a", b"1"), (b"b", None)), puts(2, (b"a", b"2")))
+    world.lead(1)
+    world.lineages.known = Lineage.of([(0, 0), (1, 3)])
+    assert (await world.clean()).cleaner_offset == 3
+    world.lead(2)
+    world.lineages.known = Lineage.of([(0, 0), (2, 3)])
+    world.clock.jump(1)
+    done = await world.clean()
+    assert (done.reason, done.swapped) == ("no dirty segment may be cleaned yet", ())
+
+
+async def test_what_an_epoch_has_cleaned_that_was_cut_off_is_clean_as_far_as_its_segments_are_those(
+    world: CleanWorld,
+) -> None:
+    await world.add(puts(0, (b"a", b"1"), (b"b", None)), puts(2, (b"a", b"2")))
+    world.lead(1)
+    world.lineages.known = Lineage.of([(0, 0), (1, 3)])
+    await world.add(puts(3, (b"c", b"1")), epochs={1: 3})
+    assert (await world.clean()).cleaner_offset == 4
+    world.lead(2)
+    world.lineages.known = Lineage.of([(0, 0), (2, 3)])  # of an unclean election
+    world.clock.jump(1)
+    await world.add(puts(3, (b"b", b"2"), (b"d", b"1")), epochs={2: 3})
+    done = await world.clean()
+    assert (done.left, done.cleaner_offset) == ("", 5)
+    assert {one.start_offset for one in done.swapped} <= {0}
+    assert {key: one.value for key, one in (await world.table_read()).items()} == {b"a": b"2", b"b": b"2", b"d": b"1"}

@@ -86,7 +86,10 @@ async def while_time_passes(there: World, doing: Awaitable[T]) -> T:
     """Return what ``doing`` gives; the clock goes on whenever it sleeps, and stands still while threads work for it."""
     task = asyncio.ensure_future(doing)
     while not task.done():
-        if there.clock.wakes_within(10):
+        if there.clock.wakes_within(5):
+            await there.clock.advance(5)
+        elif there.clock.wakes_within(10):
+            await asyncio.sleep(0.2)  # the lease is renewed every 10 s, also while threads work
             await there.clock.advance(10)
         await asyncio.sleep(0)
     return await task
