@@ -193,13 +193,17 @@ class KeptProducer:
         self, subject: str, begin: Callable[[AIOKafkaProducer], Sent], sent_by_s: float | None = None
     ) -> int:
         producer = await self._started()
-        with translated("Produce", subject, self._bootstrap_servers), producer.sending_by(sent_by_s):
-            try:
-                return int((await self._answer(producer, _looked_at(await begin(producer)))).offset)
-            except KafkaError as error:
-                if not error.retriable:
-                    await self._give_up(producer)
-                raise
+        try:
+            with translated("Produce", subject, self._bootstrap_servers), producer.sending_by(sent_by_s):
+                try:
+                    return int((await self._answer(producer, _looked_at(await begin(producer)))).offset)
+                except KafkaError as error:
+                    if not error.retriable:
+                        await self._give_up(producer)
+                    raise
+        finally:
+            if producer.has_withheld:
+                self._drop(producer)
 
     async def close(self) -> None:
         """Stop, after what is under way has been written or refused, or after a time without it."""
@@ -224,6 +228,8 @@ class KeptProducer:
     def _drop(self, producer: _DroppableProducer) -> None:
         if producer is self._producer:
             self._producer = None
+        if producer.is_dropped:
+            return
         producer.drop()
         closing = asyncio.create_task(producer.client.close(), name="close of a producer that was given up")
         self._closing.add(closing)
@@ -270,7 +276,9 @@ class _DroppableProducer(AIOKafkaProducer):  # type: ignore[misc]
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         _create_no_topics(self.client)
-        self._is_dropped = False
+        self.is_dropped = self.has_withheld = False
+        """``has_withheld``: a request was not begun for a limit's sake, and never will be; whoever waits for its answer would
+        wait for ever."""
         self._requests: set[asyncio.Task[Any]] = set()
         self._limits_s: list[float] = []
         self._send_request = self._sender._send_produce_req  # noqa: SLF001 - as the class says
@@ -298,9 +306,9 @@ class _DroppableProducer(AIOKafkaProducer):  # type: ignore[misc]
     def drop(self) -> None:
         """Send nothing from now on, not even what is in a connection's buffer; callers that wait for an answer get an error.
         The client is to be closed by the caller."""
-        if self._is_dropped:
+        if self.is_dropped:
             return
-        self._is_dropped = self._closed = True
+        self.is_dropped = self._closed = True
         for request in self._requests:
             request.cancel()
         if self._sender.sender_task is not None:
@@ -316,8 +324,11 @@ class _DroppableProducer(AIOKafkaProducer):  # type: ignore[misc]
             batch._drain_waiter.exception()  # noqa: SLF001 - asyncio complains of an exception never retrieved
 
     async def _send_unless_dropped(self, node_id: int, batches: Mapping[Any, Any]) -> None:
-        if self._is_dropped or any(limit_s <= time.monotonic() for limit_s in self._limits_s):
-            return  # whoever has set the limit gives the producer up
+        if self.is_dropped:
+            return
+        if any(limit_s <= time.monotonic() for limit_s in self._limits_s):
+            self.has_withheld = True
+            return
         request = asyncio.current_task()
         assert request is not None, "the sender makes a task of each"
         self._requests.add(request)
