@@ -225,8 +225,8 @@ async def test_an_attempt_that_fails_is_begun_anew_alone(
     assert swapped == sorted(swapped)
     assert len(beside.world.segments(State.COPY_SEGMENT_STARTED)) == 1
     _, first, second, *_ = [one for one in steps if not one.startswith("scanning")]
-    assert first == f"putting up 4 segments from {swapped[0]} on, and 0 are finished"
-    assert second == f"putting up 1 segments from {swapped[1]} on, and 1 are finished"
+    assert first == f"putting up: 4 segments from offset {swapped[0]}, and 0 are finished"
+    assert second == f"putting up: 1 segments from offset {swapped[1]}, and 1 are finished"
     assert await beside.world.table_read() == table(committed_records(log))
 
 

@@ -234,7 +234,7 @@ class SparkChunk:
         """Return what was put up of ``begun``, and why the first of the others was not."""
         put, failed = dict[int, _Stored](), ""
         try:
-            answers = await self._do(f"putting up {len(begun)} segments from {_first(begun)} on", begun)
+            answers = await self._do(f"putting up: {len(begun)} segments from offset {_first(begun)}", begun)
         except SparkJobError as error:
             return put, error.reason
         for number, share in begun.items():
