@@ -82,9 +82,10 @@ def near_aborted(
     waiting = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
     near: list[AbortedTransaction] = []
     for segment in segments:
+        begun = list[AbortedTransaction]()
         while waiting and waiting[-1].first_offset <= segment.end_offset:
-            near.append(waiting.pop())
-        near = [one for one in near if one.last_offset >= segment.start_offset]
+            begun.append(waiting.pop())
+        near = [one for one in (*near, *begun) if one.last_offset >= segment.start_offset]
         yield near
 
 

@@ -110,6 +110,15 @@ def entries(scanned: ScannedSegment) -> dict[bytes, int]:
     return found
 
 
+def aborted_at(producer_id: int, first: int, last: int) -> AbortedTransaction:
+    return AbortedTransaction(
+        producer_id=producer_id,
+        first_offset=Offset(first),
+        last_offset=Offset(last),
+        last_stable_offset=Offset(first),
+    )
+
+
 @pytest.mark.parametrize("seed", range(20))
 async def test_of_the_aborted_transactions_each_segment_gets_those_that_reach_into_it(
     tmp_path: Path, seed: int
@@ -122,8 +131,7 @@ async def test_of_the_aborted_transactions_each_segment_gets_those_that_reach_in
     for producer in range(draw.randrange(12)):
         first = draw.randrange(16)
         last = draw.randrange(first, 20)
-        one = AbortedTransaction(producer_id=producer, first_offset=first, last_offset=last, last_stable_offset=first)
-        aborted += [one] * draw.randint(1, 2)
+        aborted += [aborted_at(producer, first, last)] * draw.randint(1, 2)
     draw.shuffle(aborted)
     for segment, near in zip(segments, near_aborted(segments, aborted), strict=True):
         for shared in (
@@ -137,10 +145,7 @@ async def test_many_aborted_transactions_in_many_segments_are_not_gone_through_f
     world = CleanWorld(scratch=tmp_path)
     (first,) = await world.add(puts(0, (b"a", b"1")))
     segments = [replace(first, start_offset=Offset(20 * n), end_offset=Offset(20 * n + 19)) for n in range(2000)]
-    aborted = [
-        AbortedTransaction(producer_id=n, first_offset=n, last_offset=n + 1, last_stable_offset=n)
-        for n in range(40_000)
-    ]
+    aborted = [aborted_at(n, n, n + 1) for n in range(40_000)]
     assert max(len(near) for near in near_aborted(segments, aborted)) == 21
 
 
