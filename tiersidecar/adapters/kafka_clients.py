@@ -241,6 +241,8 @@ class KeptProducer:
     def _drop(self, producer: _DroppableProducer) -> None:
         if producer is self._producer:
             self._producer = None
+        if producer.is_dropped:
+            return
         producer.drop()
         closing = asyncio.create_task(producer.client.close(), name="close of a producer that was given up")
         self._closing.add(closing)
@@ -289,7 +291,7 @@ class _DroppableProducer(AIOKafkaProducer):  # type: ignore[misc]
         super().__init__(**settings)
         _create_no_topics(self.client)
         self._give_up = give_up
-        self._is_dropped = False
+        self.is_dropped = False
         self._clock = SystemClock()
         self._untils_s = Counter[float]()
         self._requests: set[asyncio.Task[Any]] = set()
@@ -323,9 +325,9 @@ class _DroppableProducer(AIOKafkaProducer):  # type: ignore[misc]
     def drop(self) -> None:
         """Send nothing from now on, not even what is in a connection's buffer; callers that wait for an answer get an error.
         The client is to be closed by the caller."""
-        if self._is_dropped:
+        if self.is_dropped:
             return
-        self._is_dropped = self._closed = True
+        self.is_dropped = self._closed = True
         for request in self._requests:
             request.cancel()
         if self._sender.sender_task is not None:
@@ -341,7 +343,7 @@ class _DroppableProducer(AIOKafkaProducer):  # type: ignore[misc]
             batch._drain_waiter.exception()  # noqa: SLF001 - asyncio complains of an exception never retrieved
 
     async def _send_unless_dropped(self, node_id: int, batches: Mapping[Any, Any]) -> None:
-        if self._is_dropped:
+        if self.is_dropped:
             return
         request = asyncio.current_task()
         assert request is not None, "the sender makes a task of each"

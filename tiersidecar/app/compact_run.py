@@ -16,6 +16,7 @@ from pathlib import Path
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.app.builders.retain import trash_delays
 from tiersidecar.app.commands.session import Session, operator
+from tiersidecar.app.compact_turns import Turns
 from tiersidecar.app.deletion_doubts import reason_not_ours, reason_not_to_delete
 from tiersidecar.app.handover.look import Histories, leader_epochs_of, open_histories
 from tiersidecar.app.held_lease import HeldLease, claimed_lease, kept_renewed
@@ -159,13 +160,17 @@ class Compactor:
             self._open(lease=lease) as cleaning,
         ):
             unsettled = list[TopicIdPartition]()  # what was sent of a round that failed may still arrive
+            todo = list[LeaderView]()
             for view in cleaning.views:
-                owner = view.topic_id_partition
-                if (idle := await _idle(view, cleaning)) is not None:
+                if (idle := await _idle(view, cleaning)) is None:
+                    todo.append(view)
+                else:
                     done.append(idle)
-                    continue
+            turns = Turns(lease, self._session.clock, self._wanted.settle_s, self._progress)
+            for place, view in enumerate(todo):
+                owner = view.topic_id_partition
                 try:
-                    await self._take_over([*unsettled, owner], lease)
+                    await turns.take_over(owner, unsettled, [one.topic_id_partition for one in todo[place + 1 :]])
                     one, error = await self._compact(view, cleaning)
                 except TiersidecarError as trouble:
                     one, error = PartitionCompacted(owner=owner, rounds=(), left=f"it failed: {trouble}"), trouble
@@ -177,17 +182,7 @@ class Compactor:
                     unsettled.append(owner)
         if failed is not None and not any(one.swapped for each in done for one in each.rounds):
             raise failed
-        return done
-
-    async def _take_over(self, owners: Sequence[TopicIdPartition], lease: HeldLease) -> None:
-        """Let the cleaners of these partitions wait, and no others; return when they have ended what they had begun."""
-        await lease.concern(owners)
-        if self._wanted.settle_s > 0:
-            seconds = f"waiting {self._wanted.settle_s:.0f} s"
-            self._progress(
-                f"{seconds}, until the cleaner of partition {owners[-1].partition} has ended what it had begun"
-            )
-            await self._session.clock.sleep(self._wanted.settle_s)
+        return sorted(done, key=lambda one: one.owner.partition)
 
     async def _compact(
         self, view: LeaderView, cleaning: _Cleaning

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
 from tests.support.compacted_logs import LogSegment
+from tests.support.manual_clock import ManualClock
 from tests.unit.app.test_compact_run import NOTHING_LEFT, Beside, at_once, beside
 from tests.unit.tasks.test_clean import puts, random_log
+from tiersidecar.app.compact_turns import Turns
+from tiersidecar.app.held_lease import HeldLease
 from tiersidecar.app.repair_run import LEASE
 from tiersidecar.domain.errors import MetadataNotReadyError
-from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.lease import Lease, concerns_of
 from tiersidecar.domain.seen_time import SeenTime
 from tiersidecar.domain.states import RemoteLogSegmentState as State
@@ -34,7 +39,9 @@ async def another_partition(beside: Beside, *segments: LogSegment) -> TopicIdPar
     return second.topic_id_partition
 
 
-async def test_only_the_partition_that_it_has_come_to_is_named_and_waited_for(beside: Beside) -> None:
+async def test_the_partition_that_it_has_come_to_is_named_and_the_next_and_each_is_waited_for_once(
+    beside: Beside,
+) -> None:
     world, first = beside.world, beside.world.owner
     await world.add(puts(0, (b"a", b"1"), (b"b", b"1")), puts(2, (b"a", b"2")))
     second = await another_partition(beside, puts(0, (b"c", b"1")))
@@ -49,8 +56,9 @@ async def test_only_the_partition_that_it_has_come_to_is_named_and_waited_for(be
     at_once(beside, SETTLE_S, wait)
     done = await beside.compactor({"clean.finished": look}, settle_s=SETTLE_S).apply()
     assert [(one.owner.partition, one.left, one.cleaner_offset) for one in done] == [(0, "", 3), (1, "", 1)]
-    assert waited == [concerns_of([first]), concerns_of([second])]
-    assert set(during) == {concerns_of([first])}
+    both = concerns_of([first, second])
+    assert waited == [both, concerns_of([second])], "no time has passed in this test: the second is waited for as long"
+    assert set(during) == {both}
 
 
 async def test_a_partition_with_nothing_to_clean_is_neither_named_nor_waited_for(beside: Beside) -> None:
@@ -86,7 +94,7 @@ async def test_one_that_failed_stays_named_for_what_it_has_sent_may_still_arrive
     with pytest.raises(MetadataNotReadyError):
         await beside.compactor({"clean.rewritten": away}, settle_s=SETTLE_S).apply()
     owners = [world.owner, second]
-    assert waited == [concerns_of(owners[:1]), concerns_of(owners)]
+    assert waited == [concerns_of(owners), concerns_of(owners)]
 
 
 async def begin_later(beside: Beside, *, retention_ms: int) -> None:
@@ -246,3 +254,44 @@ async def test_a_round_on_a_machine_whose_wall_clock_stands_still_is_left_all_th
         beside.world.clock.jump(-601)
 
     assert "too long" in (await beside.compact({"clean.trashed": take_long})).left
+
+
+class Naming:
+    """Stands in for the lease: how many it has named at most, and since when it names each without a gap."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock, self.most, self.since_s = clock, 0, dict[int, float]()
+
+    async def concern(self, owners: Iterable[TopicIdPartition]) -> None:
+        now_s = self.clock.monotonic_s()
+        self.since_s = {one.partition: self.since_s.get(one.partition, now_s) for one in owners}
+        self.most = max(self.most, len(self.since_s))
+
+
+@pytest.mark.parametrize(
+    ("each_s", "most_named", "within_s"),
+    [
+        pytest.param(0.5, 62, 250, id="quick ones: named as many ahead as take the time to settle"),
+        pytest.param(3600, 2, 300 * 3600 + 31, id="slow ones: only the next one"),
+    ],
+)
+async def test_of_many_partitions_the_wait_for_one_is_the_work_on_others(
+    each_s: float, most_named: int, within_s: float
+) -> None:
+    """A topic of a thousand partitions would take hours of waits."""
+    clock = ManualClock()
+    lease = Naming(clock)
+    owners = [TopicIdPartition(topic_id=Uuid(bytes(16)), topic="orders", partition=number) for number in range(300)]
+
+    async def sleep(seconds: float) -> None:
+        clock.stand_still(seconds)
+
+    clock.sleep = sleep  # type: ignore[method-assign]
+    began_s = clock.monotonic_s()
+    turns = Turns(cast("HeldLease", lease), clock, SETTLE_S, lambda text: None)
+    for place, owner in enumerate(owners):
+        await turns.take_over(owner, [], owners[place + 1 :])
+        assert clock.monotonic_s() - lease.since_s[owner.partition] >= SETTLE_S - 1e-6
+        clock.stand_still(each_s)
+    assert lease.most <= most_named
+    assert clock.monotonic_s() - began_s <= within_s
