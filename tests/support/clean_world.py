@@ -44,7 +44,8 @@ from tiersidecar.tasks.clean_rights import LeadersRights
 from tiersidecar.tasks.ownership import InFlight
 from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.segment_objects import LayoutSettings, SegmentObjects
-from tiersidecar.tasks.segment_swap import SegmentSwap, SwapStore
+from tiersidecar.tasks.segment_put import SwapStore
+from tiersidecar.tasks.segment_swap import SegmentSwap
 
 BROKER = BrokerId(1)
 COMPACTED = {

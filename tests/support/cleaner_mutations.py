@@ -18,7 +18,8 @@ from tiersidecar.formats.native import NativeCore
 from tiersidecar.tasks import clean as clean_module
 from tiersidecar.tasks import partition_table as partition_table_module
 from tiersidecar.tasks.clean_passes import CleanedSegment, CleanPasses
-from tiersidecar.tasks.segment_swap import NewSegment, SegmentSwap, Swapper
+from tiersidecar.tasks.segment_put import NewSegment
+from tiersidecar.tasks.segment_swap import SegmentSwap, Swapper
 
 Patches = list[Any]
 

@@ -29,7 +29,8 @@ from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.store import Store
 from tiersidecar.reading.hidden_segments import hidden_segments
 from tiersidecar.reading.remote_objects import SegmentPresence
-from tiersidecar.tasks.segment_swap import Prover, SegmentSwap, SwapTrash
+from tiersidecar.tasks.segment_put import Prover
+from tiersidecar.tasks.segment_swap import SegmentSwap, SwapTrash
 
 _log = structlog.get_logger(__name__)
 

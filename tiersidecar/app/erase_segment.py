@@ -25,7 +25,7 @@ from tiersidecar.formats.kafka.producer_state import write_producer_snapshot
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.reading.index_blobs import IndexBlobReader, IndexFiles
 from tiersidecar.reading.segment_stream import Pace, SegmentStream
-from tiersidecar.tasks.segment_swap import NewSegment, require
+from tiersidecar.tasks.segment_put import NewSegment, require
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +174,7 @@ class SegmentEraser:
 
 
 class NoSuchRecord:
-    """Is shown a stored .log (:class:`~tiersidecar.tasks.segment_swap.Prover`), in which no record of these keys may be."""
+    """Is shown a stored .log (:class:`~tiersidecar.tasks.segment_put.Prover`), in which no record of these keys may be."""
 
     def __init__(self, stored: RemoteLogSegmentMetadata, rewriter: SegmentRewriter) -> None:
         self._stored, self._rewriter = stored, rewriter

@@ -24,7 +24,8 @@ from tiersidecar.reading.remote_objects import ManifestCache
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.segment_objects import SegmentObjects
-from tiersidecar.tasks.segment_swap import SegmentSwap, SwapStore
+from tiersidecar.tasks.segment_put import SwapStore
+from tiersidecar.tasks.segment_swap import SegmentSwap
 from tiersidecar.tasks.topic_owners import Claimant, TopicOwners
 
 _THREADS = 2

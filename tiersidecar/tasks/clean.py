@@ -38,7 +38,8 @@ from tiersidecar.tasks.clean_passes import CleanPasses, aborted_of
 from tiersidecar.tasks.clean_rights import ChunkSwapper, CleaningRights
 from tiersidecar.tasks.edges import Sources
 from tiersidecar.tasks.key_filters import KeyFilters
-from tiersidecar.tasks.segment_swap import SegmentSwap, SwapStore, SwapTrash
+from tiersidecar.tasks.segment_put import SwapStore
+from tiersidecar.tasks.segment_swap import SegmentSwap, SwapTrash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from tiersidecar.formats.kafka.log_dir_files import write_leader_epochs
 from tiersidecar.formats.kafka.producer_state import write_producer_snapshot
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.reading.index_blobs import IndexBlobReader
-from tiersidecar.tasks.segment_swap import NewSegment, SwapStore, require
+from tiersidecar.tasks.segment_put import NewSegment, SwapStore, require
 
 _SLICE_BYTES = 1 << 20
 

@@ -18,7 +18,8 @@ from tiersidecar.ports.clock import Clock
 from tiersidecar.tasks.edges import Actor, Sources
 from tiersidecar.tasks.ownership import InFlight
 from tiersidecar.tasks.rewriting_commands import CLEANER_FINISHES_WITHIN_S, RewritingCommands
-from tiersidecar.tasks.segment_swap import DigestAlone, Prover, SwapTrash
+from tiersidecar.tasks.segment_put import DigestAlone, Prover
+from tiersidecar.tasks.segment_swap import SwapTrash
 
 
 class CleaningRights(Protocol):

@@ -25,7 +25,7 @@ from tiersidecar.formats.compaction.whole_batches import WholeBatches
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.formats.kafka.record_batches import RecordBatchHeader, read_batch_header
 from tiersidecar.tasks.clean_passes import CleanedSegment, CleanPasses
-from tiersidecar.tasks.segment_swap import NewFacts, SwapStore, put_segment, require
+from tiersidecar.tasks.segment_put import NewFacts, SwapStore, put_segment, require
 
 _HEADER_BYTES = 61
 _FIRST_MAP_KEYS = 50_000

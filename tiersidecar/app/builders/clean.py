@@ -14,7 +14,8 @@ from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.clean import CleanSettings, CleanTask, local_engine
 from tiersidecar.tasks.clean_lane import CleanLane
 from tiersidecar.tasks.clean_rights import LeadersRights
-from tiersidecar.tasks.segment_swap import SegmentSwap, SwapStore
+from tiersidecar.tasks.segment_put import SwapStore
+from tiersidecar.tasks.segment_swap import SegmentSwap
 from tiersidecar.tasks.segment_upload import CopyTarget
 
 _FILTERS = "filters"
