@@ -139,8 +139,8 @@ class Run:
         )
 
     def over_http(self, stop: int) -> list[tuple[bytes, bytes | None]]:
-        """Keys and values, in their order."""
-        records = fetch_records(self.daemon.read_url, TOPIC, 0, stop=stop, isolation="read_committed")
+        """Keys and values of what is remote, in their order."""
+        records = fetch_records(self.daemon.read_url, TOPIC, 0, stop=stop, isolation="read_committed", tier="remote")
         return [(key, value) for _, _, key, value, _ in records if key is not None]
 
     def consumed(self, stop: int) -> Table:

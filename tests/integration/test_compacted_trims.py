@@ -185,8 +185,9 @@ def seen(
             explained = {}
             for topic in (TRIMMED, KEPT):
                 wait_for(lambda: daemon.events("segment.copy.finished"), "something is remote", daemon, 60)
-                (account, *_) = answer_of(daemon.config_path, "explain", f"{topic}/0", "0")["accounts"]
-                explained[topic] = " ".join(one["says"] for one in account["findings"])
+                # What a round has replaced may still hold the offset, and has an account of its own.
+                accounts = answer_of(daemon.config_path, "explain", f"{topic}/0", "0")["accounts"]
+                explained[topic] = " ".join(one["says"] for account in accounts for one in account["findings"])
             of_gateway = asyncio.run(consumed(through, TRIMMED, stop))
             rows = json.loads(daemon.status("/status")[1])["partitions"]
             partitions = {row["topic"]: row for row in rows if row["topic"] == KEPT}

@@ -72,7 +72,8 @@ class Run:
         wait_for(is_cleaned, f"all up to {stop} is clean", self.daemon)
 
     def over_http(self, stop: int, isolation: str) -> list[Shape]:
-        return list(fetch_records(self.daemon.read_url, TOPIC, 0, stop=stop, isolation=isolation))
+        """Return what is remote."""
+        return list(fetch_records(self.daemon.read_url, TOPIC, 0, stop=stop, isolation=isolation, tier="remote"))
 
     @property
     def cache(self) -> Path:

@@ -19,14 +19,21 @@ def shape_of(record: ProducedRecord) -> Shape:
 
 
 def fetch_records(
-    read_url: str, topic: str, partition: int, *, offset: int = 0, stop: int, isolation: str = "read_uncommitted"
+    read_url: str,
+    topic: str,
+    partition: int,
+    *,
+    offset: int = 0,
+    stop: int,
+    isolation: str = "read_uncommitted",
+    tier: str = "all",
 ) -> Iterator[Shape]:
     """Yield records from ``offset`` up to, not including, ``stop``.
 
     Raises:
         http.client.IncompleteRead: the service broke off.
     """
-    query = f"offset={offset}&stop_offset={stop}&limit=10000000&isolation={isolation}"
+    query = f"offset={offset}&stop_offset={stop}&limit=10000000&isolation={isolation}&tier={tier}"
     url = f"{read_url}/topics/{topic}/partitions/{partition}/records?{query}"
     with urllib.request.urlopen(url, timeout=60) as response:
         # Whole first: line by line, http.client takes a body that breaks off for one that ends.

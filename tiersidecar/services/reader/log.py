@@ -32,8 +32,10 @@ from tiersidecar.services.reader.routes import (
     OCTETS,
     OFFSET,
     STOP_OFFSET,
+    TIER,
     TIMESTAMP,
     Isolation,
+    Tier,
 )
 from tiersidecar.services.reader.streams import BodyWriter
 
@@ -63,6 +65,7 @@ class LogOperations:
         self._log = ContinuousLog(
             reader=path.reader, local=local, blocking=blocking, pending=pending, compacted=compacted
         )
+        self._remote = ContinuousLog(reader=path.reader, local=None, blocking=blocking)
         self._local = local
         self._callers = callers
         self._partition_of = partition_of
@@ -71,11 +74,11 @@ class LogOperations:
 
     async def read_batches(self, request: web.Request) -> web.StreamResponse:
         """Serve ``read_batches``."""
-        read = await self._read(request)
+        log, read = self._log_of(request), await self._read(request)
         max_bytes = MAX_BYTES.read_if_given(request)
         if max_bytes is not None:
-            return await self._bounded(request, read, max_bytes)
-        stream = self._log.stream_batches(read)
+            return await self._bounded(request, log, read, max_bytes)
+        stream = log.stream_batches(read)
         async with aclosing(stream) as parts, aclosing(_buffers(parts)) as rest:
             first = await anext(parts, None)
             return await self._bodies.write(
@@ -91,9 +94,9 @@ class LogOperations:
     async def read_records(self, request: web.Request) -> web.StreamResponse:
         """Serve ``read_records``."""
         is_committed = ISOLATION.read(request) == Isolation.READ_COMMITTED
-        read = await self._read(request, read_committed=is_committed)
+        log, read = self._log_of(request), await self._read(request, read_committed=is_committed)
         bytes_format, limit = BytesFormat(FORMAT.read(request)), LIMIT_RECORDS.read(request)
-        stream = self._log.stream_batches(read)
+        stream = log.stream_batches(read)
         async with aclosing(stream) as parts, aclosing(self._lines(parts, read, bytes_format, limit)) as lines:
             return await self._bodies.write(
                 request,
@@ -155,6 +158,9 @@ class LogOperations:
                 subject=str(partition), offset=bounds.end, remote_end=bounds.end, local_start=local_start
             )
 
+    def _log_of(self, request: web.Request) -> ContinuousLog:
+        return self._remote if TIER.read(request) == Tier.REMOTE else self._log
+
     async def _read(self, request: web.Request, *, read_committed: bool = False) -> LogRead:
         partition = await self._partition_of(request)
         return LogRead(
@@ -165,8 +171,10 @@ class LogOperations:
             read_committed=read_committed,
         )
 
-    async def _bounded(self, request: web.Request, read: LogRead, max_bytes: int) -> web.StreamResponse:
-        fetched = await self._log.read_batches(read, max_bytes=max_bytes)
+    async def _bounded(
+        self, request: web.Request, log: ContinuousLog, read: LogRead, max_bytes: int
+    ) -> web.StreamResponse:
+        fetched = await log.read_batches(read, max_bytes=max_bytes)
         headers = {NEXT_OFFSET_HEADER: str(fetched.next_offset), "Content-Length": str(fetched.size_bytes)}
         if fetched.slices:
             headers[FIRST_OFFSET_HEADER] = str(fetched.slices[0].base_offset)

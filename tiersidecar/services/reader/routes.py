@@ -152,6 +152,13 @@ class Isolation(StrEnum):
     READ_COMMITTED = "read_committed"
 
 
+class Tier(StrEnum):
+    """What is read of a partition."""
+
+    ALL = "all"
+    REMOTE = "remote"
+
+
 class IndexName(StrEnum):
     """A segment's indexes, as paths name them."""
 
@@ -200,6 +207,12 @@ ISOLATION = ChoiceParameter(
     description="read_committed leaves out records of aborted transactions, and ends before those still undecided.",
     choices=Isolation,
     default=Isolation.READ_UNCOMMITTED,
+)
+TIER = ChoiceParameter(
+    name="tier",
+    description="remote reads the remote tier alone, and ends where it does; all goes on in the broker's log.",
+    choices=Tier,
+    default=Tier.ALL,
 )
 FORMAT = ChoiceParameter(
     name="format",
@@ -251,7 +264,7 @@ ROUTES: tuple[Route, ...] = (
         operation="read_batches",
         summary="Record batches as Kafka stores them, beginning with the one that holds the offset.",
         media_type=OCTETS,
-        parameters=(OFFSET, MAX_BYTES, STOP_OFFSET),
+        parameters=(OFFSET, MAX_BYTES, STOP_OFFSET, TIER),
         response_headers=(
             ("Kafka-First-Offset", "Base offset of the first batch; absent when there is none."),
             ("Kafka-Next-Offset", "Where to read on; only with max_bytes."),
@@ -262,7 +275,7 @@ ROUTES: tuple[Route, ...] = (
         operation="read_records",
         summary="Records, one JSON document per line.",
         media_type=NDJSON,
-        parameters=(OFFSET, LIMIT_RECORDS, STOP_OFFSET, ISOLATION, FORMAT),
+        parameters=(OFFSET, LIMIT_RECORDS, STOP_OFFSET, ISOLATION, FORMAT, TIER),
     ),
     Route(
         path=f"{_PARTITION}/offsets",

@@ -480,3 +480,22 @@ async def test_every_response_says_that_it_is_not_to_be_kept_or_guessed_at() -> 
             assert headers["Cache-Control"] == "no-store"
             assert headers["X-Content-Type-Options"] == "nosniff"
             assert headers["Server"] == "tiersidecar"
+
+
+async def test_the_remote_tier_alone_is_read_where_that_is_asked_for() -> None:
+    """It ends there, and the broker is not asked: of a compacted topic nothing else shows what was cleaned remotely."""
+    local = ScriptedLocal(log_start=0, high_watermark=300)
+    async with open_service(local=local) as service:
+        for tier, end in (("remote", 245), ("all", 300)):
+            status, body, _ = await service.get(f"{PLAIN}/batches", params={"offset": 0, "tier": tier})
+            assert (status, body) == (200, batches_between("plain-0", 0, end))
+            assert bool(local.fetched) == (tier == "all")
+            local.fetched.clear()
+            status, body, _ = await service.get(
+                f"{PLAIN}/batches", params={"offset": 240, "tier": tier, "max_bytes": 1_000_000}
+            )
+            assert (status, body) == (200, batches_between("plain-0", 240, 245))
+        status, body, _ = await service.get(f"{PLAIN}/records", params={"offset": 244, "tier": "remote"})
+        assert [json.loads(line)["offset"] for line in body.splitlines()] == [244]
+        refused = await problem(service, f"{PLAIN}/records", params={"offset": 0, "tier": "local"})
+        assert "tier must be one of all, remote" in refused["detail"]
