@@ -12,6 +12,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.patience import patient_s
+from tiersidecar.adapters.clock import SystemClock
 from tiersidecar.adapters.kafka_clients import KafkaTopicClients
 from tiersidecar.domain.errors import BrokerUnreachableError
 
@@ -64,7 +65,8 @@ def test_a_send_that_was_given_up_is_not_written_later(kafka_cluster: Callable[[
 
 
 @pytest.mark.parametrize(
-    "place", ["before aiokafka has it", "before a request is made of it", "right before it is sent"]
+    "place",
+    ["before aiokafka has it", "before a request is made of it", "right before it is sent", "while it connects anew"],
 )
 def test_nor_is_one_whose_time_passed_while_the_process_was_stopped(
     kafka_cluster: Callable[[], KafkaCluster], place: str
@@ -80,7 +82,7 @@ def test_nor_is_one_whose_time_passed_while_the_process_was_stopped(
         await producer.send(_TOPIC, partition=0, key=None, value=value, timestamp_ms=now_ms, until_s=until_s)
 
     async def story() -> list[bytes]:
-        await send(b"before", time.monotonic() + 60)
+        await send(b"before", SystemClock().monotonic_s() + 60)
         assert producer._producer is not None
         inner = producer._producer
         match place:
@@ -88,11 +90,13 @@ def test_nor_is_one_whose_time_passed_while_the_process_was_stopped(
                 inner.send = _stopped_once(inner.send)
             case "before a request is made of it":
                 inner._sender._send_produce_req = _stopped_once(inner._sender._send_produce_req)
-            case _:
+            case "right before it is sent":
                 inner.client.ready = _stopped_once(inner.client.ready)
+            case _:
+                inner.client.ready = _not_ready_and_then_stopped(inner.client.ready)
         with pytest.raises(BrokerUnreachableError, match="given up"):
-            await send(b"late", time.monotonic() + 0.5)
-        await send(b"after", time.monotonic() + 60)
+            await send(b"late", SystemClock().monotonic_s() + 0.5)
+        await send(b"after", SystemClock().monotonic_s() + 60)
         values = await _values(cluster)
         await producer.close()
         return values
@@ -102,6 +106,17 @@ def test_nor_is_one_whose_time_passed_while_the_process_was_stopped(
             return await story()
 
     assert asyncio.run(story_in_time()) == [b"before", b"after"]
+
+
+def _not_ready_and_then_stopped(ready: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``ready``, which first gets no connection, and then one after a second in which the process stands still."""
+    stopped = _stopped_once(ready)
+    answers = iter([False])
+
+    async def asked(*args: Any, **options: Any) -> Any:
+        return next(answers, None) is not False and await stopped(*args, **options)
+
+    return asked
 
 
 def _stopped_once(call: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,6 +18,8 @@ from typing import Self, TypeVar
 
 from tiersidecar.domain.ids import Uuid, is_acceptable_random_uuid
 
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 
 class SystemClock:
     """The machine's clocks."""
@@ -26,7 +28,8 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic_s(self) -> float:
-        return time.monotonic()
+        # Goes on while the machine is suspended, where there is such a clock: leases of others run out meanwhile.
+        return time.clock_gettime(_CLOCK)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

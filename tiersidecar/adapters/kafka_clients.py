@@ -356,7 +356,8 @@ class _DroppableProducer(AIOKafkaProducer):  # type: ignore[misc]
     async def _send_unless_late(self, node_id: int, request: Any, **group: Any) -> Any:
         """Look at the time once there is a connection: the original then writes without waiting for anything."""
         if isinstance(request, ProduceRequest) and self._untils_s:
-            await self.client.ready(node_id, **group)
+            if not await self.client.ready(node_id, **group):
+                raise NodeNotReadyError(f"node {node_id} is not ready")  # the original would connect, and write later
             if min(self._untils_s) <= self._clock.monotonic_s():
                 self._give_up(self)
                 raise KafkaConnectionError(_TOO_LATE)

@@ -221,7 +221,7 @@ class Compactor:
         await self._session.clock.sleep(max(_NEXT_LEADER_WITHIN_S, self._wanted.settle_s if is_dead else 0))
         try:
             after = await self._session.partition(owner.topic, owner.partition)
-        except BrokerUnreachableError:
+        except TiersidecarError:
             return None
         return after if after != view and after.topic_id_partition == owner else None
 

@@ -36,9 +36,10 @@ class Turns:
         if self._begun_s is not None:
             self._took_s.append(self._clock.monotonic_s() - self._begun_s)
         named = [*unsettled, owner, *following[: self._most_ahead()]]
+        known, self._named_s = self._named_s, {}  # of a naming that fails it is not known whom it has named
         await self._lease.concern(named)
         now_s = self._clock.monotonic_s()
-        self._named_s = {one: self._named_s.get(one, now_s) for one in named}
+        self._named_s = {one: known.get(one, now_s) for one in named}
         left_s = self._settle_s - (now_s - self._named_s[owner])
         if left_s > 0:
             reason = f"until the cleaner of partition {owner.partition} has ended what it had begun"

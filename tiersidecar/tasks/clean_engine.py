@@ -11,7 +11,7 @@ from typing import Protocol
 
 import structlog
 
-from tiersidecar.domain.errors import StoreError
+from tiersidecar.domain.errors import ObjectNotFoundError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
@@ -170,10 +170,13 @@ class _LocalChunk:
             engine.progress(f"cleaning: offsets {segment.start_offset} to {segment.end_offset} of {end}")
             try:
                 done = await self._clean_one(segment, cleaner, swapper)
-            except StoreError:
+            except ObjectNotFoundError:  # for no other reason: what is still there may be undeleted
                 if not await swapper.reason_to_leave([segment]) or not swapper.is_given_up(segment):
                     raise
-                done = SegmentDone(old=segment, is_given_up=True)  # and its objects are deleted
+                done = SegmentDone(old=segment, is_given_up=True)
+                # Markers in it were not seen.  All before it is given up as well: what is open from there on begins anew.
+                later = [one for one in self._chunk.aborted if one.last_offset > segment.end_offset]
+                cleaner = Cleaner(self._map, terms, later)
             yield done
 
     async def _clean_one(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tiersidecar.decide.cleaner_offsets import CleanerOffsets, decide_cleaner_offsets
 from tiersidecar.decide.cleaning_chain import ChainView, CleaningChain, clean_up_to, decide_chain, horizons_due_by
 from tiersidecar.decide.topics import TieredPartition
-from tiersidecar.domain.cleaner import CleanerClaim
+from tiersidecar.domain.cleaner import CleanerClaim, short_name
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import ByteRange, Lineage, Offset
@@ -35,17 +35,23 @@ class CleanLook:
     @property
     def parted_at(self) -> Offset | None:
         """Return the first offset of this history in whose place a cleaner had other records when it cleaned what is before
-        it; None where there is none.
+        it, and still there; None where there is none.
 
         What is remote is below the high watermark, so only an unclean election cuts it off.  The new leader's log still has the
-        values that those records had replaced, and the remote log does not.
+        values that those records had replaced, and the remote log does not.  Copied again it has them: so a claim counts only
+        for segments that it names.
         """
-        cut = (
-            (self.lineage.as_of(one.offset, one.leader_epoch), one.offset)
-            for one in self.claims
-            if one.offset is not None
+        return min((held for one in self.claims if (held := self._cut_at(one)) is not None), default=None)
+
+    def _cut_at(self, claim: CleanerClaim) -> Offset | None:
+        if claim.offset is None:
+            return None
+        held = self.lineage.as_of(claim.offset, claim.leader_epoch)
+        below = (one for one in self.chain.segments if one.start_offset < held)
+        is_lacking = held < claim.offset and any(
+            short_name(one.remote_log_segment_id.uuid) in claim.segments for one in below
         )
-        return min((held for held, offset in cut if held < offset), default=None)
+        return held if is_lacking else None
 
     @property
     def cleaner_offset(self) -> Offset | None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from tests.property.test_compaction_model import Writing, segment_of
 from tests.support.clean_world import live
+from tests.support.compacted_logs import ABORT, COMMIT, committed_records, table
 from tests.unit.app.test_compact_run import NOTHING_LEFT, Beside, beside
 from tests.unit.tasks.test_clean import puts
 from tests.unit.tasks.test_clean_undeleted import begins_at, deleted_below
-from tiersidecar.domain.errors import ObjectNotFoundError
+from tiersidecar.adapters.stores.filesystem import FilesystemStore
+from tiersidecar.domain.errors import ObjectNotFoundError, StoreError
 
 __all__ = ["beside"]  # the fixture
 
@@ -123,3 +126,47 @@ async def test_nor_does_anything_come_back_that_a_slow_round_of_the_lane_has_not
     await begins_at(world, 0, generation=1)  # undelete
     assert b"b-0" not in live(await world.table_read())
     assert done.left == left
+
+
+async def test_what_is_committed_stays_where_the_marker_of_an_aborted_transaction_is_in_what_is_gone(
+    beside: Beside,
+) -> None:
+    """The marker is not seen: what follows must not be taken for more of that transaction."""
+    world, moved, log = beside.world, False, Writing()
+    log.data([(b"a", b"aborted")], 0, 2)
+    log.end(2, ABORT)
+    gone = len(log.batches)
+    log.data([(b"b", b"1")], 0, 2)
+    log.end(2, COMMIT)
+    log.data([(b"c", None)], 0, -1)  # or there would be nothing to rewrite
+    await world.add(segment_of(log.batches[:gone]), segment_of(log.batches[gone:]))
+
+    async def move() -> None:
+        nonlocal moved
+        if not moved:
+            moved = True
+            await begins_at(world, 2)
+            next(beside.root.rglob(f"{0:020d}-*.log")).unlink()
+
+    done = await beside.compact({"clean.mapped": move})
+    assert (done.left, done.cleaner_offset, len(done.rounds[0].swapped)) == ("", 5, 1)
+    assert live(table(committed_records(await world.read(2)))).keys() == {b"b"}
+
+
+async def test_what_cannot_be_read_for_now_ends_the_round_though_it_is_given_up(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be undeleted, and a transaction in it would have its marker in a segment that was rewritten without it."""
+    world = beside.world
+    await add_six(beside)
+
+    async def break_off() -> None:
+        await begins_at(world, 4)
+
+        async def away(*_: object, **__: object) -> None:
+            raise StoreError(verb="get", key="a segment", reason="the service is away", is_away=True)
+
+        monkeypatch.setattr(FilesystemStore, "_feed", away)
+
+    with pytest.raises(StoreError):
+        await beside.compact({"clean.mapped": break_off})

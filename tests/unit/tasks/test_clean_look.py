@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.support.clean_world import CleanWorld
 from tests.unit.tasks.test_clean import puts
 from tiersidecar.domain.cleaner import CleanerClaim
 from tiersidecar.domain.errors import BrokerRefusedError, CleanedByLostRecordsError
+from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.offsets import ByteRange, EpochEntry, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 
@@ -173,3 +175,17 @@ async def test_what_an_epoch_has_cleaned_that_was_cut_off_is_clean_as_far_as_its
     assert (done.left, done.cleaner_offset) == ("", 5)
     assert {one.start_offset for one in done.swapped} <= {0}
     assert {key: one.value for key, one in (await world.table_read()).items()} == {b"a": b"2", b"b": b"2", b"d": b"1"}
+
+
+async def test_nor_of_a_log_that_was_copied_again_since(world: CleanWorld) -> None:
+    await cleaned_in_epoch_one(world)
+    elect_uncleanly(world, (0, 0), (2, 2))
+    looks = world.task()._looks
+    look = await looks.look(world.partition)
+    assert look.parted_at == 2
+    again = [
+        replace(one, remote_log_segment_id=replace(one.remote_log_segment_id, uuid=Uuid(bytes([number]) * 16)))
+        for number, one in enumerate(look.chain.segments, 1)
+    ]
+    assert replace(look, chain=replace(look.chain, segments=tuple(again))).parted_at is None
+    assert replace(look, chain=replace(look.chain, segments=())).parted_at is None, "all of it has expired"

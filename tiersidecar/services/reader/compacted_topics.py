@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tiersidecar.decide.topics import is_compacted
-from tiersidecar.domain.errors import BrokerUnreachableError
+from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError
 from tiersidecar.ports.broker import DescribeConfigs
 from tiersidecar.ports.clock import Clock
 
@@ -22,8 +22,7 @@ class CompactedTopics:
         """Return whether ``topic`` is compacted; False for one that does not exist.
 
         Raises:
-            BrokerUnreachableError: the broker does not answer, and has never said it.
-            BrokerRefusedError: it does not tell the sidecar.
+            BrokerUnreachableError, BrokerRefusedError: the broker does not say it, and never has.
         """
         now_s = self._clock.monotonic_s()
         known = self._known.get(topic)
@@ -31,7 +30,7 @@ class CompactedTopics:
             return known[0]
         try:
             configs = (await self._broker.describe_topic_configs([topic], names=[_POLICY])).get(topic, {})
-        except BrokerUnreachableError:
+        except (BrokerUnreachableError, BrokerRefusedError):
             if known is None:
                 raise
             return known[0]
