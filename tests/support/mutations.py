@@ -638,7 +638,7 @@ MUTATIONS = (
     Mutation(plant=between_the_tiers_is_out_of_range, kind=_C, seed=0),
     Mutation(plant=gateway_sends_away_by_what_it_remembers, kind=_C, seed=0),
     Mutation(plant=gateway_forgets_transactions_over_the_border, kind=_C, seed=2),
-    Mutation(plant=gateway_begins_where_the_broker_does, kind=_C, seed=8),
+    Mutation(plant=gateway_begins_where_the_broker_does, kind=_C, seed=15),
     Mutation(plant=gateway_gives_what_was_deleted, kind=_C, seed=12),
     Mutation(plant=read_service_gives_what_was_deleted, kind=_C, seed=33),
     Mutation(plant=readers_ignore_the_lineage, kind=_C, seed=6),
