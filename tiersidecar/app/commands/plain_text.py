@@ -38,13 +38,19 @@ def scratch_of_command(parent: Path | None, prefix: str, console: Console) -> It
         yield directory
 
 
+def _interrupt(_number: int, _frame: object) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it to what it starts in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.raise_signal(signal.SIGINT)
+
+
 @contextmanager
 def _ended_as_by_ctrl_c() -> Iterator[None]:
     """Those that are ignored, as under ``nohup``, stay ignored."""
     former = {one: signal.getsignal(one) for one in _ENDING}
     taken = [one for one, handler in former.items() if handler is signal.SIG_DFL]
     for one in taken:
-        signal.signal(one, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
+        signal.signal(one, _interrupt)
     try:
         yield
     finally:

@@ -28,6 +28,9 @@ async def work():
     finally:
         print("the lease is released")
 
+# As these tests may have been started themselves: in the background, without SIGINT.
+is_in_background = sys.argv[3] == "in the background"
+signal.signal(signal.SIGINT, signal.SIG_IGN if is_in_background else signal.default_int_handler)
 if sys.argv[3] == "ignored":
     signal.signal(getattr(signal, sys.argv[2]), signal.SIG_IGN)
     asyncio.sleep = lambda _: asyncio.wait([asyncio.ensure_future(asyncio.wait_for(asyncio.Event().wait(), 0.1))])
@@ -43,11 +46,20 @@ def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(program, capture_output=True, text=True, check=False, timeout=60)
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+@pytest.mark.parametrize(
+    ("name", "started"),
+    [
+        ("SIGTERM", "as ever"),
+        ("SIGHUP", "as ever"),
+        ("SIGINT", "as ever"),
+        ("SIGTERM", "in the background"),
+        ("SIGHUP", "in the background"),
+    ],
+)
 def test_a_signal_that_asks_it_to_end_leaves_no_file_and_lets_it_release_what_it_holds(
-    tmp_path: Path, name: str
+    tmp_path: Path, name: str, started: str
 ) -> None:
-    done = run(tmp_path, name, "taken")
+    done = run(tmp_path, name, started)
     assert done.returncode != 0
     assert done.stdout == "the lease is released\n"
     assert list(tmp_path.iterdir()) == []
