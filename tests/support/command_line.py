@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 _AS_INSTALLED = Path(__file__).parent / "as_installed"
+_MOST_S = 300
+"""After a killed command the next one waits a minute for its lease and half a minute for the cleaner; then Spark begins."""
 
 
 def program_environment() -> dict[str, str]:
@@ -22,14 +24,16 @@ def run_command(config: Path, *arguments: str, stdin: str = "") -> subprocess.Co
     """Run to the end; never fails by itself."""
     command = [sys.executable, "-m", "tiersidecar", *arguments, "--config", str(config)]
     return subprocess.run(
-        command, env=program_environment(), input=stdin, capture_output=True, text=True, timeout=120, check=False
+        command, env=program_environment(), input=stdin, capture_output=True, text=True, timeout=_MOST_S, check=False
     )
 
 
 def run_without_config(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command that needs no configuration file."""
     command = [sys.executable, "-m", "tiersidecar", *arguments]
-    return subprocess.run(command, env=program_environment(), capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        command, env=program_environment(), capture_output=True, text=True, timeout=_MOST_S, check=False
+    )
 
 
 def answer_of(config: Path, *arguments: str, code: int = 0) -> dict[str, Any]:

@@ -155,7 +155,7 @@ class Compactor:
         done: list[PartitionCompacted] = []
         failed: TiersidecarError | None = None
         async with (
-            claimed_lease(self._session, self._ids, LEASE) as lease,
+            claimed_lease(self._session, self._ids, LEASE, self._progress) as lease,
             kept_renewed(lease, self._session.clock),
             self._open(lease=lease) as cleaning,
         ):
@@ -180,7 +180,7 @@ class Compactor:
                     break
                 if error is not None:
                     unsettled.append(owner)
-        if failed is not None and not any(one.swapped for each in done for one in each.rounds):
+        if failed is not None and not any(each.rounds for each in done):
             raise failed
         return sorted(done, key=lambda one: one.owner.partition)
 
@@ -189,6 +189,11 @@ class Compactor:
     ) -> tuple[PartitionCompacted, TiersidecarError | None]:
         owner, leaders, rounds = view.topic_id_partition, 1, list[CleanedChunk]()
         goal: Offset | None = None
+
+        def note(now: CleanedChunk) -> None:
+            if now.cleaner_offset >= 0 or now.swapped:
+                rounds.append(now)
+
         while True:
             try:
                 partition = await cleaning.led(view)
@@ -198,7 +203,7 @@ class Compactor:
                     stopped = _reason_to_stop(planned, goal)
                     return PartitionCompacted(owner=owner, rounds=rounds, stopped=stopped, left=left), None
                 self._progress(f"partition {owner.partition}, round {len(rounds) + 1}")
-                now = await cleaning.task.run(partition)
+                now = await cleaning.task.run(partition, cut_short=note)
             except (BrokerRefusedError, BrokerUnreachableError) as error:
                 after = await self._next_leader(view, error)
                 if after is None or leaders == _MOST_LEADERS:
@@ -207,9 +212,8 @@ class Compactor:
                 continue
             except TiersidecarError as error:
                 return PartitionCompacted(owner=owner, rounds=rounds, left=f"it failed: {error}"), error
-            if now.cleaner_offset >= 0 or now.swapped:
-                rounds.append(now)
-                leaders = 1
+            note(now)
+            leaders = 1
             if now.left or now.cleaner_offset < 0:
                 return PartitionCompacted(owner=owner, rounds=rounds, stopped=now.reason, left=now.left), None
             goal = now.cleanable_to if goal is None else goal

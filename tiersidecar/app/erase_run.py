@@ -118,7 +118,7 @@ class Eraser:
             await self._settle()
         async with (
             self._open_tools() as tools,
-            claimed_lease(self._session, self._ids, LEASE) as lease,
+            claimed_lease(self._session, self._ids, LEASE, self._progress) as lease,
             kept_renewed(lease, self._session.clock),
         ):
             if rewriting:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import version
@@ -137,16 +137,19 @@ async def kept_renewed(lease: HeldLease, clock: Clock) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def claimed_lease(session: Session, ids: Ids, name: str) -> AsyncIterator[HeldLease]:
+async def claimed_lease(
+    session: Session, ids: Ids, name: str, say: Callable[[str], None] = lambda text: None
+) -> AsyncIterator[HeldLease]:
     """Hold the lease for as long as the body runs.
 
-    A lease that another process has is claimed only if it was not renewed for its whole duration, by our own clock.
+    A lease that another process has is claimed only if it was not renewed for its whole duration, by our own clock; ``say``
+    gets for whom we wait, and how long at most.
 
     Raises:
         LeaseHeldError: another process holds it, or was faster.
         MetadataNotReadyError, PublishTimeoutError: the state topic is away.
     """
-    known = await _until_free(session, name)
+    known = await _until_free(session, name, say)
     cluster = await session.broker.describe_cluster()
     claim = Lease(
         name=name,
@@ -170,12 +173,14 @@ async def claimed_lease(session: Session, ids: Ids, name: str) -> AsyncIterator[
             await held.release()
 
 
-async def _until_free(session: Session, name: str) -> Lease | None:
+async def _until_free(session: Session, name: str, say: Callable[[str], None]) -> Lease | None:
     await session.state.catch_up()
     known = session.state.lease(name)
     if known is None or known.released:
         return known
-    until_s = session.clock.monotonic_s() + known.duration_ms / 1000
+    lasts_s = known.duration_ms / 1000
+    until_s = session.clock.monotonic_s() + lasts_s
+    say(f"waiting up to {lasts_s:.0f} s, since {_holder(known)} has not given back the lease {name!r}; was it killed?")
     while session.clock.monotonic_s() < until_s:
         await session.clock.sleep(_LOOK_AGAIN_S)
         await session.state.catch_up()

@@ -76,7 +76,7 @@ class Recoverer:
         """
         async with (
             self._open_store() as store,
-            claimed_lease(self._session, SystemIds(), LEASE) as lease,
+            claimed_lease(self._session, SystemIds(), LEASE, self._say) as lease,
             kept_renewed(lease, self._session.clock),
         ):
             return await self._go(store, lambda plan: self._publish(plan, lease))

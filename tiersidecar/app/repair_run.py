@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -128,8 +128,10 @@ def report_facts(summary: Mapping[str, Any], config: Config, cluster_id: str, me
 class Repairer:
     """Looks, and acts.  Every step may be abandoned and done again."""
 
-    def __init__(self, session: Session, settings: RepairSettings) -> None:
-        self._session, self._settings = session, settings
+    def __init__(
+        self, session: Session, settings: RepairSettings, say: Callable[[str], None] = lambda text: None
+    ) -> None:
+        self._session, self._settings, self._say = session, settings, say
         self._key_prefix, self._desk = session.config.store.key_prefix, RecopyDesk(session)
         self._damaged: defaultdict[TopicIdPartition, set[str]] = defaultdict(set)
 
@@ -170,7 +172,7 @@ class Repairer:
         """
         async with (
             self._open_store() as store,
-            claimed_lease(self._session, SystemIds(), LEASE) as lease,
+            claimed_lease(self._session, SystemIds(), LEASE, self._say) as lease,
             kept_renewed(lease, self._session.clock),
         ):
             await self._put_marks(store, planned)

@@ -130,8 +130,10 @@ class CleanTask:
         self._clock, self._failpoints = clock, failpoints
         self._rights, self._engine, self._blobs, self._settings = rights, engine, blobs, settings
 
-    async def run(self, partition: TieredPartition) -> CleanedChunk:
-        """Clean one chunk, if one is due.
+    async def run(
+        self, partition: TieredPartition, *, cut_short: Callable[[CleanedChunk], None] = lambda done: None
+    ) -> CleanedChunk:
+        """Clean one chunk, if one is due.  ``cut_short`` gets what was done of one that an error ends, before that is raised.
 
         Raises:
             BrokerRefusedError: another broker leads the partition by now.
@@ -156,7 +158,7 @@ class CleanTask:
             if lost := planned.lost_records(partition.view.topic_id_partition):
                 raise lost  # and not before: what is new can still be cleaned
             return CleanedChunk(reason=planned.reason)
-        return await self._clean(partition, look, planned, swapper)
+        return await self._clean(partition, look, planned, swapper, cut_short)
 
     async def planned(self, partition: TieredPartition) -> PlannedRound | str:
         """Return what a round would do now, by the same looks, or why none can be planned.
@@ -264,7 +266,12 @@ class CleanTask:
         return answer.offset
 
     async def _clean(
-        self, partition: TieredPartition, look: CleanLook, planned: PlannedRound, swapper: ChunkSwapper
+        self,
+        partition: TieredPartition,
+        look: CleanLook,
+        planned: PlannedRound,
+        swapper: ChunkSwapper,
+        cut_short: Callable[[CleanedChunk], None],
     ) -> CleanedChunk:
         chain, plan = look.chain.segments, planned.plan
         starts = {one.start_offset for one in plan.chunks[0]}
@@ -323,7 +330,8 @@ class CleanTask:
                         break
         except TiersidecarError:
             with suppress(TiersidecarError):  # what has ended the chunk may stand in the way of this, too
-                await claim_done()
+                result = replace(result, cleaner_offset=await claim_done())
+            cut_short(result)
             raise
         if result.left:
             return replace(result, cleaner_offset=await claim_done())

@@ -11,7 +11,7 @@ from tests.unit.app.test_compact_run import NOTHING_LEFT, Beside, beside
 from tests.unit.tasks.test_clean import puts
 from tests.unit.tasks.test_clean_undeleted import begins_at, deleted_below
 from tiersidecar.adapters.stores.filesystem import FilesystemStore
-from tiersidecar.domain.errors import ObjectNotFoundError, StoreError
+from tiersidecar.domain.errors import StoreError
 
 __all__ = ["beside"]  # the fixture
 
@@ -63,14 +63,17 @@ async def test_nor_does_it_where_its_objects_are_deleted_by_then(beside: Beside)
     assert (done.left, done.stopped, done.cleaner_offset) == ("", NOTHING_LEFT, 12)
 
 
-async def test_an_object_that_is_missing_ends_the_round_where_readers_need_it(beside: Beside) -> None:
+async def test_an_object_that_is_missing_ends_the_round_where_readers_need_it_and_what_was_done_is_reported(
+    beside: Beside,
+) -> None:
     await add_six(beside)
 
     async def lose() -> None:
         next(beside.root.rglob(f"{4:020d}-*.log")).unlink(missing_ok=True)
 
-    with pytest.raises(ObjectNotFoundError):
-        await beside.compact({"clean.mapped": lose})
+    done = await beside.compact({"clean.mapped": lose})
+    assert "it failed" in done.left
+    assert [(len(one.swapped), one.cleaner_offset) for one in done.rounds] == [(2, 4)]
     (claim,) = beside.world.state.cleaner_claims(beside.world.owner)
     assert claim.offset == 4, "what was done before it"
 

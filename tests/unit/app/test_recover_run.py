@@ -356,13 +356,16 @@ async def test_it_does_not_act_beside_sidecars(world: World) -> None:
 async def test_one_acts_at_a_time(world: World) -> None:
     world.store_objects(live(1, 0))
     clock = cast(ManualClock, world.session.clock)
-    async with claimed_lease(world.session, SystemIds(), LEASE) as held:
+    async with claimed_lease(world.session, SystemIds(), LEASE, world.told.append) as held:
         second = asyncio.create_task(world.recover())
         while not second.done():
             await clock.advance(0.05)  # threads of the store are at work meanwhile
             await held.renew()
         with pytest.raises(LeaseHeldError):
             await second
+    assert [text for text in world.told if text.startswith("waiting up to 60 s, since process ")], (
+        "before it is refused"
+    )
     assert world.metadata.events == []
     await world.recover()
     assert world.segments() == [live(1, 0)]

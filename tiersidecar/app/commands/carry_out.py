@@ -112,6 +112,8 @@ def carry_out(look: Look, manner: Manner, *, with_metadata: bool = True) -> None
         log_errors_alone(config.logging)
         code = run_to_end(_carry_out(config, look, manner, with_metadata=with_metadata))
     except TiersidecarError as error:
+        if manner.as_json:
+            typer.echo(json.dumps({"done": False, "error": str(error)}, indent=2, ensure_ascii=False))
         code = complain(error, manner.console, manner.config_file)
     raise typer.Exit(code)
 

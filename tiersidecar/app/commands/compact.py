@@ -94,8 +94,9 @@ def compact(
     command takes all that may be cleaned at once, on any machine that reaches brokers and store, whatever
     min.cleanable.dirty.ratio is; a larger map needs fewer rounds, each of which reads what is dirty twice and what is clean
     once. The rules, and which records stay, are the sidecars' own, and they go on from where it ends: at what was dirty when it
-    came to a partition. Their cleaners wait at the partition it is at. It may be ended and run again at any time. With --spark
-    executors do the work, segment by segment, and no map bounds a round. Exit code 3: done, but a partition was not finished.
+    came to a partition. Their cleaners wait at the partition it is at and at those that are next. It may be ended and run again
+    at any time. With --spark executors do the work, segment by segment, and no map bounds a round. Exit code 3: done, but a
+    partition was not finished.
     """
     progress = StepProgress()
     manner = Manner(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,10 +63,16 @@ def repair(
 
     manner = Manner(config_file=config_file, yes=apply, dry_run=not apply, as_json=as_json)
     settings = RepairSettings(grace_ms=grace, copy_grace_ms=copy_grace, wait_ms=wait)
-    carry_out(lambda session: look_at_report(session, report, settings, most_orphans), manner)
+    carry_out(lambda session: look_at_report(session, report, settings, most_orphans, manner.progress), manner)
 
 
-async def look_at_report(session: Session, report: Path, settings: RepairSettings, most_orphans: float) -> Intent:
+async def look_at_report(
+    session: Session,
+    report: Path,
+    settings: RepairSettings,
+    most_orphans: float,
+    say: Callable[[str], None] = lambda text: None,
+) -> Intent:
     """Return which findings of the report still hold, and the step for each."""
     from tiersidecar.app.reconcile_facts import read_topic_bounds
     from tiersidecar.app.repair_run import Repairer, read_report, report_facts
@@ -80,7 +86,7 @@ async def look_at_report(session: Session, report: Path, settings: RepairSetting
         refused = "deletes.enabled is false in the configuration: repair would delete"
     if refused:
         return Intent(facts=facts, refusal=refused)
-    repairer = Repairer(session, settings)
+    repairer = Repairer(session, settings, say)
     if reason := repairer.reason_not_to_delete:
         return Intent(facts=facts, refusal=reason)
     planned = await repairer.plan(findings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from io import StringIO
@@ -16,6 +17,7 @@ from tests.unit.app.config.config_files import LEAST, load
 from tiersidecar.app.commands import carry_out, session
 from tiersidecar.app.commands.carry_out import DONE, MUST_ACT, Intent, Manner
 from tiersidecar.app.commands.complaints import FAILED
+from tiersidecar.domain.errors import MetadataNotReadyError
 
 STEPS = ("broker: retention.ms of the topic becomes 1",)
 
@@ -97,3 +99,19 @@ async def test_without_steps_the_exit_code_says_whether_anything_is_left(
         config_file=tmp_path, yes=not dry_run, dry_run=dry_run, as_json=False, console=Console(file=console)
     )
     assert await carry_out._carry_out(load(tmp_path, LEAST), look, manner, with_metadata=True) == code
+
+
+def test_a_command_that_fails_prints_a_json_document_too(
+    console: StringIO, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def look(session: Any) -> Intent:
+        raise MetadataNotReadyError(subject="the topic")
+
+    (config := tmp_path / "tiersidecar.yaml").write_text(LEAST)
+    manner = Manner(config_file=config, yes=True, dry_run=False, as_json=True, console=Console(file=console))
+    with pytest.raises(typer.Exit) as ended:
+        carry_out.carry_out(look, manner)
+    said = json.loads(capsys.readouterr().out)
+    assert (ended.value.exit_code, said["done"]) == (FAILED, False)
+    assert said["error"] == str(MetadataNotReadyError(subject="the topic"))
+    assert f"error: {said['error'].splitlines()[0]}" in console.getvalue().replace("\n", " ")
