@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
@@ -21,6 +22,8 @@ _ENDING_S = 5.0
 
 _left: list[asyncio.AbstractEventLoop] = []
 """Loops whose tasks did not end: what they use stays with them."""
+_asking: list[threading.Thread] = []
+"""Threads that wait for a person, or did."""
 
 
 class EndingRunner:
@@ -61,17 +64,47 @@ def run_to_end(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
+async def ask(question: Callable[[], T]) -> T:
+    """Return the answer of ``question``, which waits for a person: in a thread of its own, since the loop has other work, and
+    one that no end of the process waits for, since the person may have gone, or may have pressed Ctrl-C.
+
+    Raises:
+        Exception: what ``question`` raises.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def settle(give: Callable[[Any], None], value: Any) -> None:
+        if not answer.done():
+            give(value)
+
+    def wait() -> None:
+        try:
+            give, value = answer.set_result, question()
+        except Exception as error:  # noqa: BLE001 - it is the asker's
+            give, value = answer.set_exception, error  # type: ignore[assignment]
+        with suppress(RuntimeError):  # the loop has closed: nobody wants to know any more
+            loop.call_soon_threadsafe(settle, give, value)
+
+    thread = threading.Thread(target=wait, name="question", daemon=True)
+    _asking.append(thread)
+    thread.start()
+    return await answer
+
+
 def exit_process(code: int) -> NoReturn:
     """End the process with ``code``, at once if a thread does not end.
 
     Raises:
         SystemExit: all threads have ended.
     """
-    until_s = time.monotonic() + (0.0 if _left else _ENDING_S)
+    # A thread in a read of standard input holds its lock, without which the interpreter cannot end in order.
+    is_stuck = bool(_left) or any(thread.is_alive() for thread in _asking)
+    until_s = time.monotonic() + (0.0 if is_stuck else _ENDING_S)
     others = [one for one in threading.enumerate() if one is not threading.main_thread() and not one.daemon]
     for thread in others:
         thread.join(max(until_s - time.monotonic(), 0.0))
-    if not _left and not any(thread.is_alive() for thread in others):
+    if not is_stuck and not any(thread.is_alive() for thread in others):
         sys.exit(code)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 import threading
@@ -31,6 +32,19 @@ async def main():
 ending_loop.run_to_end(main())
 print("the report is written")
 ending_loop.exit_process(3)
+"""
+
+
+ASKING = """
+import sys
+import typer
+from tiersidecar.adapters import ending_loop
+
+try:
+    print("answer:", ending_loop.run_to_end(ending_loop.ask(lambda: typer.confirm("Do it?"))))
+except KeyboardInterrupt:
+    ending_loop.exit_process(130)
+ending_loop.exit_process(0)
 """
 
 
@@ -98,3 +112,35 @@ def test_a_process_without_such_a_thread_ends_as_ever() -> None:
     """In a process of its own: threads of other tests may still be there in this one, and would end it."""
     ended = subprocess.run([sys.executable, "-c", AS_EVER], capture_output=True, text=True, timeout=30, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (3, "at exit\n", "")
+
+
+def test_a_question_that_nobody_answers_does_not_keep_a_process_from_ending() -> None:
+    asking = subprocess.Popen(
+        [sys.executable, "-c", ASKING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    with asking:
+        try:
+            assert asking.stdout is not None
+            assert asking.stdout.read(6) == b"Do it?"
+            asking.send_signal(signal.SIGINT)
+            assert asking.wait(timeout=30) == 130
+        finally:
+            asking.kill()
+
+
+@pytest.mark.parametrize(("given", "said"), [("y\n", "answer: True"), ("n\n", "answer: False")])
+def test_an_answer_is_taken(given: str, said: str) -> None:
+    asked = _asked(given)
+    assert (asked.returncode, said in asked.stdout) == (0, True)
+
+
+def test_a_question_without_anybody_to_answer_is_aborted() -> None:
+    asked = _asked("")
+    assert asked.returncode == 1
+    assert "Abort" in asked.stderr
+
+
+def _asked(given: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", ASKING], input=given, capture_output=True, text=True, timeout=60, check=False
+    )

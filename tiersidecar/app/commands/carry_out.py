@@ -5,7 +5,6 @@ The output begins with the present state and the steps; a refusal gives its reas
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -18,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from tiersidecar.adapters.ending_loop import run_to_end
+from tiersidecar.adapters.ending_loop import ask, run_to_end
 from tiersidecar.app.commands.complaints import FAILED, complain, log_errors_alone
 from tiersidecar.app.config.config import Config, load_config
 from tiersidecar.app.config.top_level import Mode
@@ -170,7 +169,7 @@ async def _is_confirmed(config: Config, manner: Manner) -> bool:
         return False
     if manner.yes:
         return True
-    return await asyncio.to_thread(typer.confirm, "Do it?", err=True)
+    return await ask(lambda: typer.confirm("Do it?", err=True))
 
 
 def _show(intent: Intent, console: Console) -> None:
