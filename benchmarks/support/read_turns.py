@@ -33,6 +33,8 @@ class Copied:
     metadata: MemoryMetadataLog
     root: Path
     clients: dict[str, Client]
+    least_of: dict[str, float]
+    """By client: the share of its sequential rate that is the goal."""
     limits: dict[str, Client] = field(default_factory=dict)
     """Rows without a goal: what cannot be quicker, whoever does it."""
 

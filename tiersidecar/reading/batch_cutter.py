@@ -149,6 +149,16 @@ class BatchCutter:
         if base < self._least_offset:
             raise self._out_of_order(self._position, base, base)
 
+    def drop_tail(self, *, at_most_bytes: int) -> int:
+        """Forget the part of a batch with which the last chunk ended, and return its size: the next chunk begins so many bytes
+        earlier, and no copy puts the batch together.  0, and nothing forgotten, where it is larger, or where what was held
+        back waits for it."""
+        size_bytes = len(self._tail)
+        if self._held is not None or size_bytes > at_most_bytes:
+            return 0
+        self._tail = bytearray()
+        return size_bytes
+
     def finish(self) -> None:
         """Check the end, after the last chunk.
 

@@ -33,6 +33,11 @@ _STEP_BYTES = 4 * 1024 * 1024
 """A change of thread and back costs as much as reading half a MiB."""
 _MOST_WANTED_BYTES = 8 * 1024 * 1024 + 64 * 1024
 """Most bytes of the wanted part of a bounded read, at once: as much as the gateway reads ahead, and a little besides."""
+_READ_AGAIN_SHARE = 16
+"""The part of a batch at the end of a step is read again with the next step, if it is so many times smaller than the step: so a
+step is one slice, whose way to the reader costs more than those bytes."""
+_TURNS_TO_BEGIN = 2
+"""A task begins in the next turn of the loop, and its request, which has a task of its own, in the one after that."""
 _FURTHER_BYTES = 128 * 1024
 """The first step past the wanted part: to the end of a batch, or to the batch asked for where the index is sparse."""
 
@@ -70,6 +75,7 @@ class LocalCut:
         self._read_ahead = read_ahead
         self._position = self._wanted_stop = cutter.position
         self._step_bytes = _FIRST_STEP_BYTES
+        self._reads_on = True
 
     async def steps(self, wanted_bytes: int | None) -> AsyncGenerator[CutStep, None]:
         """Yield steps to the end of the segment, or until the cutter is done.  ``wanted_bytes`` is how far the reader is likely
@@ -79,6 +85,7 @@ class LocalCut:
             As :meth:`ChunkManager.feed`.
             CorruptDataError: a batch fails its checks.
         """
+        self._reads_on = wanted_bytes is None
         if wanted_bytes is not None:
             self._wanted_stop, self._step_bytes = self._position + wanted_bytes, _FURTHER_BYTES
         size_bytes = self._segment.chunk_index.original_file_size
@@ -87,8 +94,10 @@ class LocalCut:
             while self._position < size_bytes or following is not None:
                 step = await (following or self._step())
                 following = None
-                if not step.is_done and self._position < size_bytes and self._reads_ahead(wanted_bytes):
+                if not step.is_done and self._position < size_bytes and self._reads_ahead():
                     following = asyncio.create_task(self._step(), name=f"next of {self._segment.id}")
+                    for _ in range(_TURNS_TO_BEGIN):  # the reader of this step may leave the loop no turn
+                        await asyncio.sleep(0)
                 yield step
                 if step.is_done:
                     return
@@ -97,8 +106,8 @@ class LocalCut:
                 following.cancel()
                 await asyncio.gather(following, return_exceptions=True)
 
-    def _reads_ahead(self, wanted_bytes: int | None) -> bool:
-        return wanted_bytes is None and self._read_ahead.widen(_STEP_BYTES)
+    def _reads_ahead(self) -> bool:
+        return self._reads_on and self._read_ahead.widen(_STEP_BYTES)
 
     async def _step(self) -> CutStep:
         byte_range = self._next_range()
@@ -106,6 +115,8 @@ class LocalCut:
         taken = _Taken(self._cutter)
         await self._chunks.feed(self._segment, byte_range, taken.take)
         taken.check(self._segment.keys.log, byte_range)
+        if self._reads_on and taken.slices:
+            self._position -= self._cutter.drop_tail(at_most_bytes=len(byte_range) // _READ_AGAIN_SHARE)
         return step_of(self._cutter, taken.slices)
 
     def _next_range(self) -> ByteRange:

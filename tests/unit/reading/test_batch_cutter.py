@@ -240,3 +240,18 @@ def test_skipped_batches_are_counted() -> None:
     cutter = BatchCutter(plan(start=12))
     cut_all(cutter, SEGMENT, [4096])
     assert cutter.skipped_bytes == sum(len(data) for base, data in BATCHES if base + 4 < 12)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 400), min_size=1, max_size=6), at_most=st.integers(0, 500), start=st.integers(0, 34)
+)
+@settings(deadline=None)
+def test_what_is_dropped_and_fed_again_changes_nothing(sizes: list[int], at_most: int, start: int) -> None:
+    cutter, slices, begin, turn = BatchCutter(plan(start=start)), list[BatchSlice](), 0, 0
+    while begin < len(SEGMENT) and not cutter.is_done:
+        stop = begin + sizes[turn % len(sizes)]
+        came = cutter.cut(SEGMENT[begin:stop])
+        slices += came
+        begin, turn = min(stop, len(SEGMENT)) - (cutter.drop_tail(at_most_bytes=at_most) if came else 0), turn + 1
+    cutter.finish()
+    assert joined(slices) == expected(start, 35)

@@ -98,6 +98,37 @@ def test_of_ended_reads_the_last_are_remembered() -> None:
     assert ended.position_of(ids[0], 5) is None
 
 
+@pytest.mark.parametrize(
+    ("batch_size", "most_slices"),
+    [
+        pytest.param(3000, 2, id="small batches: what a step ends in is read again, so each step is one slice"),
+        pytest.param(300_000, 8, id="batches that are a large part of a step are put together instead"),
+        pytest.param(1_500_000, 8, id="batches larger than the first step, too"),
+    ],
+)
+async def test_where_steps_end_in_a_batch_each_batch_comes_once(
+    monkeypatch: pytest.MonkeyPatch, batch_size: int, most_slices: int
+) -> None:
+    monkeypatch.setattr(FaultyStore, "is_local", True)
+    made = await remote(batch_size, count=max(2_000_000 // batch_size, 4))
+    async with (
+        open_run(made.builder.run, store=made.store) as path,
+        aclosing(path.reader.stream_batches(made.builder.partition, 0)) as parts,
+    ):
+        found = [bytes(part.batches.buffer) async for part in parts]
+    assert b"".join(found) == made.log
+    assert len(found) <= most_slices
+    assert made.fetched_bytes <= len(made.log) * 17 // 16
+
+
+async def test_the_next_step_is_read_while_a_reader_that_leaves_the_loop_no_turn_has_this_one(made: Remote) -> None:
+    async with open_run(made.builder.run, store=made.store) as path:
+        parts = path.reader.stream_batches(made.builder.partition, 0)
+        await anext(parts)
+        assert len(ranges_of(made)) == 2, "without a turn of the loop in between"
+        await parts.aclose()
+
+
 async def test_a_reader_that_stops_asking_has_one_step_ahead_and_gives_it_up(made: Remote) -> None:
     async with open_run(made.builder.run, store=made.store) as path:
         parts = path.reader.stream_batches(made.builder.partition, 0)
