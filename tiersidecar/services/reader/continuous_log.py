@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tiersidecar.domain.errors import (
@@ -86,34 +86,30 @@ class ContinuousLog:
         self._walks = BorderWalks()
 
     async def read_batches(self, read: LogRead, *, max_bytes: int) -> FetchedBatches:
-        """Return one bounded answer, of one tier: it ends at the border at the latest.
+        """Return one bounded answer, of one tier: it ends at the border at the latest, and begins there where cleaning has left
+        nothing remote before it.
 
         Raises:
             As :meth:`RemoteLogReader.read_batches` and :meth:`ReadLocal.fetch`; and
             OffsetBetweenTiersError: the broker has dropped what the remote tier does not have yet.
         """
-        stop_offset = read.stop_offset
         for moves_left in reversed(range(_BORDER_MOVES)):
             border = await self._border(read, read.offset, (await self._reader.bounds(read.partition)).end)
+            nothing: FetchedBatches | None = None
             if self._local is None or read.offset < border:
-                stop_offset = border if stop_offset is None else min(border, stop_offset)
-                break
+                found = await self._read_remote(read, border, max_bytes)
+                if found.slices or self._local is None or (read.stop_offset is not None and read.stop_offset <= border):
+                    return found
+                nothing = found  # cleaning has left nothing up to the border; an empty answer would say that the log ends here
+            offset = read.offset if nothing is None else border
             try:
-                return await self._read_local(self._local, read, max_bytes)
+                return await self._read_local(self._local, replace(read, offset=offset), max_bytes)
             except OffsetOutOfRangeError as error:
-                if read.offset >= error.start or not moves_left or await self._is_deleted(read.partition, read.offset):
-                    raise await self._refusal(read, read.offset, error) from error
-        try:
-            return await self._reader.read_batches(
-                read.partition, read.offset, max_bytes=max_bytes, stop_offset=stop_offset
-            )
-        except OffsetOutOfRangeError as missing:
-            if self._local is None or await self._is_deleted(read.partition, read.offset):
-                raise
-            try:
-                return await self._read_local(self._local, read, max_bytes)
-            except OffsetOutOfRangeError:
-                raise missing from None
+                if nothing is not None and offset >= error.start:
+                    return nothing  # this broker has not got that far yet
+                if offset >= error.start or not moves_left or await self._is_deleted(read.partition, offset):
+                    raise await self._refusal(read, offset, error) from error
+        raise AssertionError("the last move returns or raises")
 
     async def stream_batches(self, read: LogRead) -> AsyncGenerator[RemoteBatches, None]:
         """Yield all of it.  Close it when you leave before its end.
@@ -212,6 +208,20 @@ class ContinuousLog:
         return (await self._local.find_offset(caller, partition, -1)).offset
 
     # -- the remote tier, and its border
+
+    async def _read_remote(self, read: LogRead, border: Offset, max_bytes: int) -> FetchedBatches:
+        stop_offset = border if read.stop_offset is None else min(border, read.stop_offset)
+        try:
+            return await self._reader.read_batches(
+                read.partition, read.offset, max_bytes=max_bytes, stop_offset=stop_offset
+            )
+        except OffsetOutOfRangeError as missing:
+            if self._local is None or await self._is_deleted(read.partition, read.offset):
+                raise
+            try:
+                return await self._read_local(self._local, read, max_bytes)
+            except OffsetOutOfRangeError:
+                raise missing from None
 
     async def _border(self, read: LogRead, offset: int, remote_end: Offset) -> Offset:
         """Return the offset (exclusive) up to which the remote tier is read, from ``offset`` on."""
