@@ -35,13 +35,11 @@ from tiersidecar.ports.pins import PendingCopies
 from tiersidecar.reading.border_walks import BorderWalks
 from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteBatches, RemoteLogReader
 from tiersidecar.reading.segment_lookup import History
+from tiersidecar.services.reader.border_moves import BORDER_LOOKS, BorderMoves
 from tiersidecar.services.reader.broker_batches import BrokerPart, part_of
 from tiersidecar.services.reader.compacted_topics import CompactedTopics
 
 _FETCH_BYTES = 1024 * 1024
-_BORDER_MOVES = 3
-"""Times that a read looks again where the remote tier ends: when the broker has trimmed what was local a moment ago, and when
-the history has changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +91,7 @@ class ContinuousLog:
             As :meth:`RemoteLogReader.read_batches` and :meth:`ReadLocal.fetch`; and
             OffsetBetweenTiersError: the broker has dropped what the remote tier does not have yet.
         """
-        for moves_left in reversed(range(_BORDER_MOVES)):
+        for moves_left in reversed(range(BORDER_LOOKS)):
             border = await self._border(read, read.offset, (await self._reader.bounds(read.partition)).end)
             nothing: FetchedBatches | None = None
             if self._local is None or read.offset < border:
@@ -118,14 +116,14 @@ class ContinuousLog:
             As :meth:`RemoteLogReader.stream_batches` and :meth:`ReadLocal.fetch`; and
             OffsetBetweenTiersError: the broker has dropped what the remote tier does not have yet.
         """
-        next_offset, stop_offset = read.offset, read.stop_offset
+        next_offset, moves = read.offset, BorderMoves()
         given: History | None = None
-        for moves_left in reversed(range(_BORDER_MOVES)):
+        while True:
             history = await self._history_after(read, given, next_offset)
             missing: OffsetOutOfRangeError | None = None
             border = await self._border(read, next_offset, history.end)
             if self._local is None or next_offset < border:
-                stop = border if stop_offset is None else min(border, stop_offset)
+                stop = border if read.stop_offset is None else min(border, read.stop_offset)
                 given = history
                 try:
                     decided = await self._decided(read, history, stop)
@@ -134,7 +132,7 @@ class ContinuousLog:
                             next_offset = part.batches.next_offset
                             yield part
                 except HistoryChangedError:
-                    if not moves_left:
+                    if not moves.may_look_again(next_offset):
                         raise
                     continue  # the remote tier may end earlier now, and other transactions be aborted
                 except OffsetOutOfRangeError as error:
@@ -143,13 +141,13 @@ class ContinuousLog:
                     missing = error
                 else:
                     if decided.missing is not None:
-                        if moves_left:
+                        if moves.may_look_again(next_offset):
                             continue  # the remote tier may have got it meanwhile
                         raise await self._refusal(read, decided.missing.offset, decided.missing) from decided.missing
                     if self._local is None or decided.stop < stop:
                         return
                     next_offset = max(next_offset, stop)
-            if stop_offset is not None and next_offset >= stop_offset:
+            if read.stop_offset is not None and next_offset >= read.stop_offset:
                 return
             await self._history_after(read, given, next_offset)
             last_epoch = NO_EPOCH if next_offset == read.offset else _epoch_before(next_offset, history)
@@ -162,8 +160,12 @@ class ContinuousLog:
                 if missing is not None:
                     raise missing from error
                 # The broker may have trimmed, once it was remote, what was local at the first look.
-                if next_offset >= error.start or not moves_left or await self._is_deleted(read.partition, next_offset):
+                if next_offset >= error.start or await self._is_deleted(read.partition, next_offset):
                     raise await self._refusal(read, next_offset, error) from error
+                if not moves.may_look_again(next_offset):
+                    raise await self._refusal(read, next_offset, error) from error
+                if read.stop_offset is None:
+                    read = replace(read, stop_offset=error.stop)  # one that trims overtake for ever would have no end
             else:
                 return
 

@@ -631,3 +631,32 @@ class TrimsOnce(ScriptedLocal):
             return await super().fetch(*arguments, **others)
         finally:
             self.log_start = 68
+
+
+@pytest.mark.parametrize("read_committed", [False, True])
+async def test_a_slow_reader_that_trims_overtake_again_and_again_gets_all_of_it(*, read_committed: bool) -> None:
+    """Of a compacted topic a reader goes over to the broker where its log begins: each trim of a slow read's time passes it."""
+    run, partition = await transactions(180)
+    local = TrimsBehindEachBatch(log_start=20, high_watermark=HIGH_WATERMARK, last_stable_offset=LAST_STABLE)
+    async with open_run(run) as path:
+        log = ContinuousLog(reader=path.reader, local=local, blocking=InlineBlocking(), compacted=AllCompacted())
+        read = read_of(partition, 0, read_committed=read_committed)
+        if read_committed:
+            shown = consumed_records("transactions-0", "read_committed")
+            expected = {offset: record for offset, record in shown.items() if offset < LAST_STABLE}
+            assert await committed_records(log, read) == expected
+        else:
+            assert await streamed(log, read) == batches_between("transactions-0", 0, HIGH_WATERMARK)
+    assert local.trims > 5
+
+
+class TrimsBehindEachBatch(ScriptedLocal):
+    """Gives one batch at a time, and then up what follows it, as far as that is remote."""
+
+    trims = 0
+
+    async def fetch(self, *arguments: Any, **others: Any) -> LocalBatches:
+        fetched = await super().fetch(*arguments, **{**others, "max_bytes": 1})
+        if self.log_start < 160:
+            self.log_start, self.trims = self.log_start + 17, self.trims + 1
+        return fetched
