@@ -35,7 +35,13 @@ def scratch_of_command(parent: Path | None, prefix: str, console: Console) -> It
             path = str(gettempdir() if parent is None else parent)
             reason = error.strerror or str(error)
             raise typer.Exit(complain(StateDirError(path=path, reason=reason), console)) from None
+        stack.callback(_ignore_all)  # who asks again while the files go would have them left
         yield directory
+
+
+def _ignore_all() -> None:
+    for one in (*_ENDING, signal.SIGINT):
+        signal.signal(one, signal.SIG_IGN)
 
 
 def _interrupt(_number: int, _frame: object) -> None:
@@ -47,12 +53,13 @@ def _interrupt(_number: int, _frame: object) -> None:
 @contextmanager
 def _ended_as_by_ctrl_c() -> Iterator[None]:
     """Those that are ignored, as under ``nohup``, stay ignored."""
-    former = {one: signal.getsignal(one) for one in _ENDING}
-    taken = [one for one, handler in former.items() if handler is signal.SIG_DFL]
+    former = {one: signal.getsignal(one) for one in (*_ENDING, signal.SIGINT)}
+    taken = [one for one in _ENDING if former[one] is signal.SIG_DFL]
     for one in taken:
         signal.signal(one, _interrupt)
     try:
         yield
     finally:
-        for one in taken:
-            signal.signal(one, former[one])
+        for one, handler in former.items():
+            if handler is not None:  # by a library in C: it cannot be put back
+                signal.signal(one, handler)

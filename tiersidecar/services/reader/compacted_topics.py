@@ -29,11 +29,13 @@ class CompactedTopics:
         if known is not None and now_s < known[1] + _KEPT_S:
             return known[0]
         try:
-            configs = (await self._broker.describe_topic_configs([topic], names=[_POLICY])).get(topic, {})
+            configs = (await self._broker.describe_topic_configs([topic], names=[_POLICY])).get(topic)
         except (BrokerUnreachableError, BrokerRefusedError):
             if known is None:
                 raise
             return known[0]
+        if configs is None:  # a broker may not have heard of it yet
+            return known is not None and known[0]
         found = is_compacted(configs)
         self._known[topic] = found, now_s
         return found

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tiersidecar.domain.errors import (
@@ -35,13 +35,11 @@ from tiersidecar.ports.pins import PendingCopies
 from tiersidecar.reading.border_walks import BorderWalks
 from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteBatches, RemoteLogReader
 from tiersidecar.reading.segment_lookup import History
+from tiersidecar.services.reader.border_moves import BORDER_LOOKS, BorderMoves
 from tiersidecar.services.reader.broker_batches import BrokerPart, part_of
 from tiersidecar.services.reader.compacted_topics import CompactedTopics
 
 _FETCH_BYTES = 1024 * 1024
-_BORDER_MOVES = 3
-"""Times that a read looks again where the remote tier ends: when the broker has trimmed what was local a moment ago, and when
-the history has changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,34 +84,30 @@ class ContinuousLog:
         self._walks = BorderWalks()
 
     async def read_batches(self, read: LogRead, *, max_bytes: int) -> FetchedBatches:
-        """Return one bounded answer, of one tier: it ends at the border at the latest.
+        """Return one bounded answer, of one tier: it ends at the border at the latest, and begins there where cleaning has left
+        nothing remote before it.
 
         Raises:
             As :meth:`RemoteLogReader.read_batches` and :meth:`ReadLocal.fetch`; and
             OffsetBetweenTiersError: the broker has dropped what the remote tier does not have yet.
         """
-        stop_offset = read.stop_offset
-        for moves_left in reversed(range(_BORDER_MOVES)):
+        for moves_left in reversed(range(BORDER_LOOKS)):
             border = await self._border(read, read.offset, (await self._reader.bounds(read.partition)).end)
+            nothing: FetchedBatches | None = None
             if self._local is None or read.offset < border:
-                stop_offset = border if stop_offset is None else min(border, stop_offset)
-                break
+                found = await self._read_remote(read, border, max_bytes)
+                if found.slices or self._local is None or (read.stop_offset is not None and read.stop_offset <= border):
+                    return found
+                nothing = found  # cleaning has left nothing up to the border; an empty answer would say that the log ends here
+            offset = read.offset if nothing is None else border
             try:
-                return await self._read_local(self._local, read, max_bytes)
+                return await self._read_local(self._local, replace(read, offset=offset), max_bytes)
             except OffsetOutOfRangeError as error:
-                if read.offset >= error.start or not moves_left or await self._is_deleted(read.partition, read.offset):
-                    raise await self._refusal(read, read.offset, error) from error
-        try:
-            return await self._reader.read_batches(
-                read.partition, read.offset, max_bytes=max_bytes, stop_offset=stop_offset
-            )
-        except OffsetOutOfRangeError as missing:
-            if self._local is None or await self._is_deleted(read.partition, read.offset):
-                raise
-            try:
-                return await self._read_local(self._local, read, max_bytes)
-            except OffsetOutOfRangeError:
-                raise missing from None
+                if nothing is not None and offset >= error.start:
+                    return nothing  # this broker has not got that far yet
+                if offset >= error.start or not moves_left or await self._is_deleted(read.partition, offset):
+                    raise await self._refusal(read, offset, error) from error
+        raise AssertionError("the last move returns or raises")
 
     async def stream_batches(self, read: LogRead) -> AsyncGenerator[RemoteBatches, None]:
         """Yield all of it.  Close it when you leave before its end.
@@ -122,14 +116,14 @@ class ContinuousLog:
             As :meth:`RemoteLogReader.stream_batches` and :meth:`ReadLocal.fetch`; and
             OffsetBetweenTiersError: the broker has dropped what the remote tier does not have yet.
         """
-        next_offset, stop_offset = read.offset, read.stop_offset
+        next_offset, moves = read.offset, BorderMoves()
         given: History | None = None
-        for moves_left in reversed(range(_BORDER_MOVES)):
+        while True:
             history = await self._history_after(read, given, next_offset)
             missing: OffsetOutOfRangeError | None = None
             border = await self._border(read, next_offset, history.end)
             if self._local is None or next_offset < border:
-                stop = border if stop_offset is None else min(border, stop_offset)
+                stop = border if read.stop_offset is None else min(border, read.stop_offset)
                 given = history
                 try:
                     decided = await self._decided(read, history, stop)
@@ -138,7 +132,7 @@ class ContinuousLog:
                             next_offset = part.batches.next_offset
                             yield part
                 except HistoryChangedError:
-                    if not moves_left:
+                    if not moves.may_look_again(next_offset):
                         raise
                     continue  # the remote tier may end earlier now, and other transactions be aborted
                 except OffsetOutOfRangeError as error:
@@ -147,13 +141,13 @@ class ContinuousLog:
                     missing = error
                 else:
                     if decided.missing is not None:
-                        if moves_left:
+                        if moves.may_look_again(next_offset):
                             continue  # the remote tier may have got it meanwhile
                         raise await self._refusal(read, decided.missing.offset, decided.missing) from decided.missing
                     if self._local is None or decided.stop < stop:
                         return
                     next_offset = max(next_offset, stop)
-            if stop_offset is not None and next_offset >= stop_offset:
+            if read.stop_offset is not None and next_offset >= read.stop_offset:
                 return
             await self._history_after(read, given, next_offset)
             last_epoch = NO_EPOCH if next_offset == read.offset else _epoch_before(next_offset, history)
@@ -166,8 +160,12 @@ class ContinuousLog:
                 if missing is not None:
                     raise missing from error
                 # The broker may have trimmed, once it was remote, what was local at the first look.
-                if next_offset >= error.start or not moves_left or await self._is_deleted(read.partition, next_offset):
+                if next_offset >= error.start or await self._is_deleted(read.partition, next_offset):
                     raise await self._refusal(read, next_offset, error) from error
+                if not moves.may_look_again(next_offset):
+                    raise await self._refusal(read, next_offset, error) from error
+                if read.stop_offset is None:
+                    read = replace(read, stop_offset=error.stop)  # one that trims overtake for ever would have no end
             else:
                 return
 
@@ -212,6 +210,20 @@ class ContinuousLog:
         return (await self._local.find_offset(caller, partition, -1)).offset
 
     # -- the remote tier, and its border
+
+    async def _read_remote(self, read: LogRead, border: Offset, max_bytes: int) -> FetchedBatches:
+        stop_offset = border if read.stop_offset is None else min(border, read.stop_offset)
+        try:
+            return await self._reader.read_batches(
+                read.partition, read.offset, max_bytes=max_bytes, stop_offset=stop_offset
+            )
+        except OffsetOutOfRangeError as missing:
+            if self._local is None or await self._is_deleted(read.partition, read.offset):
+                raise
+            try:
+                return await self._read_local(self._local, read, max_bytes)
+            except OffsetOutOfRangeError:
+                raise missing from None
 
     async def _border(self, read: LogRead, offset: int, remote_end: Offset) -> Offset:
         """Return the offset (exclusive) up to which the remote tier is read, from ``offset`` on."""

@@ -15,7 +15,7 @@ from rich.console import Console
 from tiersidecar.app.commands.plain_text import scratch_of_command
 
 _ENDED = """
-import asyncio, os, signal, sys
+import asyncio, os, shutil, signal, sys
 from pathlib import Path
 from rich.console import Console
 from tiersidecar.adapters.ending_loop import run_to_end
@@ -34,6 +34,15 @@ signal.signal(signal.SIGINT, signal.SIG_IGN if is_in_background else signal.defa
 if sys.argv[3] == "ignored":
     signal.signal(getattr(signal, sys.argv[2]), signal.SIG_IGN)
     asyncio.sleep = lambda _: asyncio.wait([asyncio.ensure_future(asyncio.wait_for(asyncio.Event().wait(), 0.1))])
+if sys.argv[3] == "asked again":
+    remove = shutil.rmtree
+
+    def remove_while_asked_again(*arguments, **others):
+        for again in ("SIGTERM", "SIGHUP", "SIGINT", "SIGTERM"):
+            os.kill(os.getpid(), getattr(signal, again))
+        remove(*arguments, **others)
+
+    shutil.rmtree = remove_while_asked_again
 with scratch_of_command(Path(sys.argv[1]), "of-ours-", Console(stderr=True)) as directory:
     (directory / "a.log").write_bytes(b"records")
     run_to_end(work())
@@ -54,6 +63,8 @@ def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         ("SIGINT", "as ever"),
         ("SIGTERM", "in the background"),
         ("SIGHUP", "in the background"),
+        ("SIGTERM", "asked again"),
+        ("SIGINT", "asked again"),
     ],
 )
 def test_a_signal_that_asks_it_to_end_leaves_no_file_and_lets_it_release_what_it_holds(
@@ -71,10 +82,11 @@ def test_what_nohup_has_it_ignore_it_ignores(tmp_path: Path) -> None:
 
 
 def test_signals_are_as_before_afterwards(tmp_path: Path) -> None:
-    before = signal.getsignal(signal.SIGTERM)
+    all_of_them = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+    before = [signal.getsignal(one) for one in all_of_them]
     with scratch_of_command(tmp_path, "of-ours-", Console(file=io.StringIO())):
         pass
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert [signal.getsignal(one) for one in all_of_them] == before
 
 
 def test_where_it_cannot_be_made_the_place_is_named(tmp_path: Path) -> None:

@@ -58,3 +58,12 @@ async def test_of_what_the_broker_has_never_said_it_is_not_known() -> None:
     broker.is_away = True
     with pytest.raises(BrokerUnreachableError):
         await CompactedTopics(broker, ManualClock()).has("table")
+
+
+async def test_that_a_broker_does_not_know_a_topic_is_not_remembered() -> None:
+    """It may not have heard of it yet, and half a minute of reading the remote tier first would show what was deleted."""
+    broker = Settings()
+    topics = CompactedTopics(broker, ManualClock())
+    assert not await topics.has("new")
+    broker.policies["new"] = "compact"
+    assert await topics.has("new")

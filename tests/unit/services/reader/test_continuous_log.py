@@ -13,6 +13,7 @@ from tests.support.faulty_store import flip_bit
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.local_batches import as_consumed, batches_between, consumed_records, local_batches
 from tests.support.memory_metadata_log import MemoryMetadataLog
+from tests.support.remote_builder import RemoteBuilder, SegmentSource
 from tests.support.remote_runs import RemoteRun, behind, load_run, open_run, segments_of
 from tests.support.scripted_local import ScriptedLocal
 from tests.unit.reading.test_lineage import FixedLog
@@ -30,7 +31,7 @@ from tiersidecar.domain.errors import (
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.segments import RemotePartitionDeleteMetadata
 from tiersidecar.formats.kafka.records import read_records
-from tiersidecar.ports.broker import Credentials
+from tiersidecar.ports.broker import Credentials, LocalBatches
 from tiersidecar.ports.pins import ANYWHERE
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.services.reader.compacted_topics import CompactedTopics
@@ -588,3 +589,74 @@ async def test_nor_is_an_aborted_record_of_it_shown_where_the_tiers_meet(log_sta
     async with open_run(run) as path:
         log = ContinuousLog(reader=path.reader, local=local, blocking=InlineBlocking(), compacted=AllCompacted())
         assert await committed_records(log, read_of(partition, 0, read_committed=True)) == expected
+
+
+@pytest.mark.parametrize("log_start", [40, 45, 57, 60])
+async def test_a_bounded_read_goes_on_in_the_brokers_log_where_cleaning_left_nothing_remote_up_to_there(
+    log_start: int,
+) -> None:
+    """An empty answer says that the reader has come to the high watermark: one that reads on would ask the same for ever."""
+    builder = RemoteBuilder()
+    builder.partition = replace(builder.partition, topic="transactions")
+    kept = [one for one in local_batches("transactions-0") if one.header.last_offset < 36]
+    await builder.add(SegmentSource(batches=kept, start_offset=0, end_offset=59))
+    local = ScriptedLocal(log_start=log_start, high_watermark=HIGH_WATERMARK)
+    async with open_run(builder.run) as path:
+        log = ContinuousLog(reader=path.reader, local=local, blocking=InlineBlocking(), compacted=AllCompacted())
+        for offset in range(36, log_start):
+            fetched = await log.read_batches(read_of(builder.partition, offset), max_bytes=1)
+            expected = batches_between("transactions-0", log_start, log_start + 1)
+            assert b"".join(bytes(one.buffer) for one in fetched.slices) == expected
+        assert (await log.read_batches(read_of(builder.partition, 36, stop_offset=40), max_bytes=1)).slices == ()
+
+
+async def test_a_bounded_read_finds_what_the_broker_trimmed_while_it_looked_past_what_cleaning_removed() -> None:
+    builder = RemoteBuilder()
+    builder.partition = replace(builder.partition, topic="transactions")
+    kept = [one for one in local_batches("transactions-0") if not 36 <= one.header.base_offset < 57]
+    kept = [one for one in kept if one.header.last_offset < 86]
+    await builder.add(SegmentSource(batches=kept, start_offset=0, end_offset=85))
+    local = TrimsOnce(log_start=40, high_watermark=HIGH_WATERMARK)
+    async with open_run(builder.run) as path:
+        log = ContinuousLog(reader=path.reader, local=local, blocking=InlineBlocking(), compacted=AllCompacted())
+        fetched = await log.read_batches(read_of(builder.partition, 36), max_bytes=1)
+    assert b"".join(bytes(one.buffer) for one in fetched.slices) == batches_between("transactions-0", 57, 58)
+
+
+class TrimsOnce(ScriptedLocal):
+    """Gives up what is below 68 after it was asked where its log begins."""
+
+    async def fetch(self, *arguments: Any, **others: Any) -> LocalBatches:
+        try:
+            return await super().fetch(*arguments, **others)
+        finally:
+            self.log_start = 68
+
+
+@pytest.mark.parametrize("read_committed", [False, True])
+async def test_a_slow_reader_that_trims_overtake_again_and_again_gets_all_of_it(*, read_committed: bool) -> None:
+    """Of a compacted topic a reader goes over to the broker where its log begins: each trim of a slow read's time passes it."""
+    run, partition = await transactions(180)
+    local = TrimsBehindEachBatch(log_start=20, high_watermark=HIGH_WATERMARK, last_stable_offset=LAST_STABLE)
+    async with open_run(run) as path:
+        log = ContinuousLog(reader=path.reader, local=local, blocking=InlineBlocking(), compacted=AllCompacted())
+        read = read_of(partition, 0, read_committed=read_committed)
+        if read_committed:
+            shown = consumed_records("transactions-0", "read_committed")
+            expected = {offset: record for offset, record in shown.items() if offset < LAST_STABLE}
+            assert await committed_records(log, read) == expected
+        else:
+            assert await streamed(log, read) == batches_between("transactions-0", 0, HIGH_WATERMARK)
+    assert local.trims > 5
+
+
+class TrimsBehindEachBatch(ScriptedLocal):
+    """Gives one batch at a time, and then up what follows it, as far as that is remote."""
+
+    trims = 0
+
+    async def fetch(self, *arguments: Any, **others: Any) -> LocalBatches:
+        fetched = await super().fetch(*arguments, **{**others, "max_bytes": 1})
+        if self.log_start < 160:
+            self.log_start, self.trims = self.log_start + 17, self.trims + 1
+        return fetched
