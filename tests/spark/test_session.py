@@ -41,3 +41,20 @@ except SparkUnavailableError as error:
     assert "Invalid master URL" in done.stdout, done.stderr[-2000:]
     assert "spark.master, which is spark://there" in done.stdout
     assert len(done.stdout.splitlines()) == 1
+
+
+def test_a_session_whose_jvm_is_gone_is_closed_without_a_word() -> None:
+    closing = """
+import os, signal
+from tiersidecar.spark.session import close_session, open_session
+session = open_session(app_name="of nobody", master="local[1]", settings={"spark.driver.memory": "512m"})
+jvm = session.sparkContext._gateway.proc
+os.kill(jvm.pid, signal.SIGKILL)
+jvm.wait()
+print("gone", flush=True)
+close_session(session)
+print("closed")
+"""
+    done = subprocess.run([sys.executable, "-c", closing], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout.split()) == (0, ["gone", "closed"]), done.stderr[-2000:]
+    assert "Traceback" not in done.stderr

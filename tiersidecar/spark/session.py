@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,7 @@ def open_session(*, app_name: str, master: str = LOCAL, settings: Mapping[str, s
     """Return the session of this process: a new one, or the present one.
 
     ``spark-submit`` and ``settings`` win over our choices, ``settings`` most; ``master`` only where spark-submit names none.
-    Close it with ``stop()``.
+    Close it with :func:`close_session`.
 
     Raises:
         SparkUnavailableError: pyspark, Java or the Kafka connector is missing; or no session comes about, as with a master
@@ -92,6 +93,14 @@ def open_session(*, app_name: str, master: str = LOCAL, settings: Mapping[str, s
         for jar in jars:
             session.sql(f"ADD JAR '{jar}'")
     return session
+
+
+def close_session(session: SparkSession) -> None:
+    """Stop ``session``.  A JVM that is gone, since it got the signal that ends this process, has stopped it already."""
+    from py4j.protocol import Py4JError
+
+    with suppress(Py4JError, OSError):
+        session.stop()
 
 
 def _require_java() -> None:

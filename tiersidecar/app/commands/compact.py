@@ -129,7 +129,7 @@ def _spark_engines(manner: Manner, topic: str, master: str, settings: dict[str, 
         config = load_config(manner.config_file, os.environ)  # a wrong one is the first thing to say
         from tiersidecar.app.compact_layout import layout_of
         from tiersidecar.app.compact_spark import SparkEngines
-        from tiersidecar.spark.session import open_session
+        from tiersidecar.spark.session import close_session, open_session
 
         with manner.console.status("starting Spark"):
             chosen = SPARK_SETTINGS | settings | ALWAYS_SETTINGS
@@ -144,7 +144,7 @@ def _spark_engines(manner: Manner, topic: str, master: str, settings: dict[str, 
         layout = layout_of(config, topic)
         yield SparkEngines(spark=session, config_file=manner.config_file, topic=topic, layout=layout)
     finally:
-        session.stop()
+        close_session(session)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

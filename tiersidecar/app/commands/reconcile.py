@@ -173,7 +173,7 @@ def _run(
 
     from tiersidecar.app.reconcile_run import run_reconcile
     from tiersidecar.domain.errors import SparkJobError
-    from tiersidecar.spark.session import open_session
+    from tiersidecar.spark.session import close_session, open_session
 
     say("starting Spark")
     spark = open_session(app_name="tiersidecar reconcile", master=master, settings=settings)
@@ -182,7 +182,7 @@ def _run(
     except (PySparkException, Py4JError) as error:
         raise SparkJobError(job="reconcile", reason=str(error)) from error
     finally:
-        spark.stop()
+        close_session(spark)
 
 
 @contextmanager
