@@ -31,6 +31,7 @@ class EndingRunner:
 
     def __init__(self, *, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
         self._runner = asyncio.Runner(loop_factory=loop_factory)
+        self._main: asyncio.Task[Any] | None = None
 
     def __enter__(self) -> EndingRunner:
         self._runner.__enter__()
@@ -41,11 +42,21 @@ class EndingRunner:
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Run ``main`` in the runner's event loop."""
-        return self._runner.run(main)
+        return self._runner.run(self._noted(main))
+
+    async def _noted(self, main: Coroutine[Any, Any, T]) -> T:
+        self._main = asyncio.current_task()
+        return await main
 
     def close(self) -> None:
-        """Cancel all tasks, and wait for them, but not for ever."""
+        """Cancel all tasks, and wait for them, but not for ever.
+
+        The main one goes first, where an interrupt has left it: what it does at its end, as to release a lease, the others do
+        for it."""
         loop = self._runner.get_loop()
+        if self._main is not None and not self._main.done():
+            self._main.cancel()
+            loop.run_until_complete(asyncio.wait([self._main], timeout=_ENDING_S))
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
             task.cancel()

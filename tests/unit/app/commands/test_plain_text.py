@@ -15,25 +15,34 @@ from rich.console import Console
 from tiersidecar.app.commands.plain_text import scratch_of_command
 
 _ENDED = """
-import asyncio, os, shutil, signal, sys
+import asyncio, os, shutil, signal, sys, threading
 from pathlib import Path
 from rich.console import Console
 from tiersidecar.adapters.ending_loop import run_to_end
 from tiersidecar.app.commands.plain_text import scratch_of_command
 
 async def work():
+    asked = asyncio.Queue()
+
+    async def send():
+        print(await asked.get())
+        asked.task_done()
+
+    sending = asyncio.create_task(send())  # as the producer's own task does
     try:
-        os.kill(os.getpid(), getattr(signal, sys.argv[2]))
+        threading.Timer(0.2, os.kill, (os.getpid(), getattr(signal, sys.argv[2]))).start()
         await asyncio.sleep(60)
     finally:
-        print("the lease is released")
+        await asked.put("the lease is released")
+        async with asyncio.timeout(1):
+            await asked.join()
 
 # As these tests may have been started themselves: in the background, without SIGINT.
 is_in_background = sys.argv[3] == "in the background"
 signal.signal(signal.SIGINT, signal.SIG_IGN if is_in_background else signal.default_int_handler)
 if sys.argv[3] == "ignored":
     signal.signal(getattr(signal, sys.argv[2]), signal.SIG_IGN)
-    asyncio.sleep = lambda _: asyncio.wait([asyncio.ensure_future(asyncio.wait_for(asyncio.Event().wait(), 0.1))])
+    asyncio.sleep = lambda _: asyncio.wait([asyncio.ensure_future(asyncio.wait_for(asyncio.Event().wait(), 0.5))])
 if sys.argv[3] == "asked again":
     remove = shutil.rmtree
 
