@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -24,9 +25,11 @@ EPOCHS = range(2)
 
 @dataclass
 class Model:
-    """The rules in their plainest form: a dict of segments, searched from end to end."""
+    """The rules in their plainest form: a dict of segments, searched from end to end.  ``finished`` has them in the order in
+    which they were finished, the last time counts."""
 
     segments: dict[bytes, RemoteLogSegmentMetadata] = field(default_factory=dict)
+    finished: list[bytes] = field(default_factory=list)
     highest: dict[int, int] = field(default_factory=dict)
 
     def fold(self, event: MetadataEvent) -> None:
@@ -43,10 +46,16 @@ class Model:
         elif known is not None:
             self.segments[uuid] = known.with_update(event)
         if event.state is FINISHED:
+            self.finished = [*(one for one in self.finished if one != uuid), uuid]
             for epoch, (_, end) in spans(self.segments[uuid]).items():
                 self.highest[epoch] = max(end, self.highest.get(epoch, -1))
         if event.state is DELETED:
             del self.segments[uuid]
+
+    def is_later(self, one: RemoteLogSegmentMetadata, other: RemoteLogSegmentMetadata) -> bool:
+        """Return whether it was finished after ``other``, by the order of events and by their times."""
+        places = [self.finished.index(segment.remote_log_segment_id.uuid) for segment in (one, other)]
+        return places[0] > places[1] and one.event_timestamp_ms > other.event_timestamp_ms
 
     def holders(self, epoch: int, offset: int) -> list[RemoteLogSegmentMetadata]:
         """Every finished segment that has ``offset`` as written in ``epoch``."""
@@ -227,3 +236,21 @@ class TwoLeaders(RuleBasedStateMachine):
 
 TestTwoLeaders = pytest.mark.slow(TwoLeaders.TestCase)
 TestTwoLeaders.settings = settings(max_examples=300, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_of_equal_spans_none_is_read_that_was_replaced_whatever_is_deleted(seed: int) -> None:
+    """Cleaners and erasures replace segments, and retention deletes others meanwhile."""
+    draw, cache, model = random.Random(seed), replayed(ORDERS, []), Model()
+    for number in range(1, 12):
+        start = draw.choice([0, 5, 10])
+        events: list[MetadataEvent] = [added(number, start, start + draw.choice([4, 9])), updated(number, FINISHED)]
+        if draw.random() < 0.4:
+            events.append(updated(draw.randint(1, number), DELETING))
+        for event in events:
+            deliver(cache, event)
+            model.fold(event)
+        for offset in range(LOG_END):
+            if (given := cache.remote_log_segment_metadata(0, offset)) is not None:
+                twins = [one for one in model.holders(0, offset) if spans(one)[0] == spans(given)[0]]
+                assert not [one for one in twins if model.is_later(one, given)]

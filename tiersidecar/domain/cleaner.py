@@ -23,6 +23,9 @@ class CleanerClaim:
     An epoch that had cleaned nothing when it ended is in ``offsets`` with its log start offset, or is not there.
     ``segments`` are the short names (:func:`short_name`) of the segments below its own entry, ascending: where another one
     is given by now, that is not what was cleaned.  Of two claims of one epoch the one with the higher ``revision`` counts.
+    ``reach``: what is below may lack what records up to there had replaced; None where that is its own entry.
+    ``parted_at``: some of these lack what records from there on had replaced, which an unclean election has cut off; each later
+    claim says it again, as long as it holds.
     """
 
     leader_epoch: LeaderEpoch
@@ -30,6 +33,8 @@ class CleanerClaim:
     name: str = ""
     revision: int = 0
     segments: tuple[str, ...] = ()
+    reach: Offset | None = None
+    parted_at: Offset | None = None
 
     @property
     def offset(self) -> Offset | None:
@@ -62,4 +67,5 @@ def merged_claims(claims: Iterable[CleanerClaim]) -> tuple[CleanerClaim, ...]:
 
 def _rank(claim: CleanerClaim) -> tuple[object, ...]:
     offset = -1 if claim.offset is None else claim.offset
-    return claim.revision, offset, sorted(claim.offsets.items()), claim.segments, claim.name
+    further = [-1 if one is None else one for one in (claim.reach, claim.parted_at)]
+    return claim.revision, offset, sorted(claim.offsets.items()), claim.segments, claim.name, further

@@ -192,8 +192,9 @@ class RemoteLogMetadataCache:
         return True
 
     def _restore_superseded(self, segments: EpochSegments) -> None:
-        # Of equal spans the latest is restored last and is read: it was finished because of content that the others have.
-        for number in sorted(segments.superseded, key=self._age):
+        # Of equal spans the latest is read, which was finished because of content that the others have: one that is there
+        # already, else the one that is restored first.
+        for number in sorted(segments.superseded, key=self._age, reverse=True):
             segments.restore(number, *self._span_in(number, segments))
 
     def _age(self, number: int) -> tuple[int, bytes]:

@@ -359,10 +359,11 @@ class EpochSegments:
         return self._superseded is not None
 
     def restore(self, row: int, start: int, end: int) -> None:
-        """Reference a superseded row again, unless another one still covers it: what a finished segment holds stays
-        readable until its own deletion starts."""
-        self._uncover(row)
-        self._place(row, start, end)
+        """Reference a superseded row again, unless another one still covers it or is of the same span: what a finished
+        segment holds stays readable until its own deletion starts."""
+        before = bisect_right(self.starts, start) - 1
+        if before < 0 or (self.starts[before], self.ends[before]) != (start, end):
+            self._place(row, start, end)
 
     def find(self, offset: int) -> int | None:
         """Return the row whose span holds ``offset``."""

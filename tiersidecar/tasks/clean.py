@@ -154,6 +154,8 @@ class CleanTask:
                 return CleanedChunk(left=left)
             await swapper.retire(look.chain.twins, look.chain.segments[-1])
         planned = await self._planned(partition, look, settings)
+        if left := await self._note_parting(partition, look):
+            return CleanedChunk(left=left)
         if planned.reason:
             if lost := planned.lost_records(partition.view.topic_id_partition):
                 raise lost  # and not before: what is new can still be cleaned
@@ -171,6 +173,20 @@ class CleanTask:
         if isinstance(settings, str):
             return settings
         return await self._planned(partition, await self._looks.look(partition), settings)
+
+    async def _note_parting(self, partition: TieredPartition, look: CleanLook) -> str:
+        """Claim nothing new, but say where the history parts from what was cleaned: the next rounds, and the deletion of what
+        was cut off, take away what shows it.  Return why that may not be said."""
+        chain, clean_to = look.chain.segments, look.cleaner_offset
+        if look.is_parting_noted(partition.view.leader_epoch):
+            return ""
+        if clean_to is None or not chain or chain[0].start_offset >= clean_to:
+            return ""  # such a claim would name none
+        if left := await self._reason_to_end(partition):
+            return left
+        self._rights.require()
+        await Claims(self._state, partition.view, look.known, chain, parted_at=look.parted_at).publish(clean_to)
+        return ""
 
     def _swapper(self, partition: TieredPartition) -> ChunkSwapper:
         trash = SwapTrash(
@@ -301,7 +317,7 @@ class CleanTask:
             last_records=last_records(await self._blobs.read_producer_snapshot(chain[-1])),
         )
         swapper.sets_horizons(terms.delete_retention_ms)
-        claims = Claims(self._state, partition.view, look.known, chain)
+        claims = Claims(self._state, partition.view, look.known, chain, reach=mapped.end, parted_at=look.parted_at)
         claim_done = partial(self._claim_done, partition, claims, plan.first_dirty_offset, mapped.end)
         result, claimed_s = CleanedChunk(cleanable_to=plan.first_uncleanable_offset), self._clock.monotonic_s()
         try:

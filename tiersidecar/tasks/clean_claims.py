@@ -13,7 +13,7 @@ from tiersidecar.ports.state_records import RequestingStateLog
 
 class Claims:
     """Claims of a chunk as to how far the partition is clean.  ``given`` are the segments of the chain as they are now, by
-    start offset.
+    start offset; ``reach`` is the end of the map, ``parted_at`` is as in :class:`~tiersidecar.domain.cleaner.CleanerClaim`.
 
     Segments that one map has gone over are clean as far as they follow each other from the beginning of the chain: each value
     in them that a later record of the map replaces is gone, and each tombstone has its horizon.  So that far may be claimed
@@ -25,13 +25,19 @@ class Claims:
         view: LeaderView,
         known: CleanerOffsets,
         chain: Iterable[RemoteLogSegmentMetadata],
+        *,
+        reach: Offset = NO_OFFSET,
+        parted_at: Offset | None = None,
     ) -> None:
         self._state, self._view, self._known = state, view, known
+        self._parted_at = parted_at
         self._chain = tuple(chain)
         self.given = {one.start_offset: one for one in self._chain}
         self._done, self._ended = set[Offset](), 0
         epoch = view.leader_epoch
-        self._revision = max((one.revision for one in known.accepted if one.leader_epoch == epoch), default=0)
+        own = [one for one in known.accepted if one.leader_epoch == epoch]
+        self._revision = max((one.revision for one in own), default=0)
+        self._reach = max([reach, *(one.reach for one in own if one.reach is not None)])
 
     def note_done(self, old: RemoteLogSegmentMetadata, new: RemoteLogSegmentMetadata | None) -> None:
         """Note that the chunk's map has gone over ``old``, in whatever order, and that ``new``, where there is one, is in its
@@ -64,5 +70,7 @@ class Claims:
             offsets={epoch: found[epoch] for epoch in sorted(found)[-MOST_CLAIMS:]},
             revision=self._revision,
             segments=tuple(short_name(one.remote_log_segment_id.uuid) for one in below),
+            reach=self._reach if self._reach > cleaner_offset else None,
+            parted_at=self._parted_at,
         )
         await self._state.publish_cleaner_claim(self._view.topic_id_partition, claim)

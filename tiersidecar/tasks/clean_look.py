@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from tiersidecar.decide.cleaner_offsets import CleanerOffsets, decide_cleaner_offsets
 from tiersidecar.decide.cleaning_chain import ChainView, CleaningChain, clean_up_to, decide_chain, horizons_due_by
+from tiersidecar.decide.expiry_standing import Standing, standings
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.domain.cleaner import CleanerClaim, short_name
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import ByteRange, Lineage, Offset
+from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.reading.hidden_segments import hidden_segments
 from tiersidecar.tasks.edges import Sources
@@ -39,19 +40,31 @@ class CleanLook:
 
         What is remote is below the high watermark, so only an unclean election cuts it off.  The new leader's log still has the
         values that those records had replaced, and the remote log does not.  Copied again it has them: so a claim counts only
-        for segments that it names.
+        for segments that it names.  A later round gives these other names, and so its own claim says it again.
         """
-        return min((held for one in self.claims if (held := self._cut_at(one)) is not None), default=None)
+        return min((cut for one in self.claims if (cut := self._cut_at(one)) is not None), default=None)
+
+    def is_parting_noted(self, leader_epoch: LeaderEpoch) -> bool:
+        """Return whether a claim of this epoch says it, or there is nothing to say."""
+        return self.parted_at is None or any(
+            one.leader_epoch == leader_epoch and one.parted_at is not None for one in self.claims
+        )
 
     def _cut_at(self, claim: CleanerClaim) -> Offset | None:
         if claim.offset is None:
             return None
-        held = self.lineage.as_of(claim.offset, claim.leader_epoch)
-        below = (one for one in self.chain.segments if one.start_offset < held)
-        is_lacking = held < claim.offset and any(
-            short_name(one.remote_log_segment_id.uuid) in claim.segments for one in below
-        )
-        return held if is_lacking else None
+        cuts = [] if claim.parted_at is None else [claim.parted_at]
+        reach = max(claim.offset, claim.offset if claim.reach is None else claim.reach)
+        if (held := self.lineage.as_of(reach, claim.leader_epoch)) < reach:
+            cuts.append(held)
+        names = frozenset(claim.segments)
+        if claim.leader_epoch not in {entry.epoch for entry in self.lineage.entries}:
+            # Nothing was written in it, or a leader of an earlier one has come back: then what it had is of no history.
+            had = [one for one in self.segments if _name(one) in names]
+            cuts += [_parts_at(one) for one in standings(had, self.lineage) if not one.is_valid]
+        cut = min(cuts, default=NO_OFFSET)
+        below = (one for one in (*self.chain.segments, *self.chain.twins) if one.start_offset < cut)
+        return cut if any(_name(one) in names for one in below) else None
 
     @property
     def cleaner_offset(self) -> Offset | None:
@@ -61,6 +74,16 @@ class CleanLook:
         last = self.known.accepted[-1]
         offset = self.lineage.as_of(self.known.cleaner_offset, last.leader_epoch)
         return clean_up_to(self.chain.segments, offset, last.segments)
+
+
+def _name(segment: RemoteLogSegmentMetadata) -> str:
+    return short_name(segment.remote_log_segment_id.uuid)
+
+
+def _parts_at(foreign: Standing) -> Offset:
+    """Return its first offset that is of another history."""
+    start = foreign.segment.start_offset
+    return Offset(next((stop for first, stop in foreign.served[:1] if first == start), start))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

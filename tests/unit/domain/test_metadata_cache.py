@@ -405,6 +405,20 @@ def test_of_equal_spans_the_latest_is_read_also_once_what_covered_both_is_gone(l
     assert found(RemoteLogMetadataCache.from_image(ORDERS, image), 0, 4) == 2
 
 
+@pytest.mark.parametrize("gone", [pytest.param(9, id="the segment before it"), pytest.param(8, id="the one behind it")])
+def test_what_was_replaced_is_not_read_again_when_another_segment_is_deleted(gone: int) -> None:
+    """Retention takes the first segment, or what lost an election goes: readers were given what was cleaned or erased."""
+    spans = [(9, 0, 9), (1, 10, 19), (8, 20, 29), (2, 10, 19), (3, 10, 19)]
+    cache = RemoteLogMetadataCache(ORDERS)
+    for at_ms, (number, start, end) in enumerate(spans, 100):
+        cache.apply(added(number, start, end))
+        cache.apply(replace(updated(number, FINISHED), event_timestamp_ms=at_ms))
+    cache.apply(updated(gone, DELETING))
+    assert found(cache, 0, 15) == 3
+    cache.apply(updated(3, DELETING))
+    assert found(cache, 0, 15) == 2, "of those that are left the latest"
+
+
 @given(
     spans=st.lists(
         st.tuples(st.integers(0, 30), st.integers(0, 9), st.sampled_from([STARTED, FINISHED, DELETING])), max_size=9

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.clean_world import CleanWorld
+from tests.support.clean_world import CleanWorld, KilledError
 from tests.unit.tasks.test_clean import puts
 from tiersidecar.domain.cleaner import CleanerClaim
 from tiersidecar.domain.errors import BrokerRefusedError, CleanedByLostRecordsError
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.offsets import ByteRange, EpochEntry, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState as State
 
 
 @pytest.fixture
@@ -189,3 +190,66 @@ async def test_nor_of_a_log_that_was_copied_again_since(world: CleanWorld) -> No
     ]
     assert replace(look, chain=replace(look.chain, segments=tuple(again))).parted_at is None
     assert replace(look, chain=replace(look.chain, segments=())).parted_at is None, "all of it has expired"
+
+
+@pytest.mark.parametrize("place", ["", "finished", "published"])
+async def test_it_is_said_again_after_rounds_of_later_leaders_that_rewrite_all_of_it(
+    world: CleanWorld, place: str
+) -> None:
+    """Their swaps give the segments new names, and the claim that shows it is not kept with names; one is killed in it."""
+    await cleaned_in_epoch_one(world)
+    for epoch, value in ((2, b"2"), (3, b"3"), (4, b"4")):
+        start = 2 * (epoch - 1)
+        elect_uncleanly(world, (0, 0), *((one, 2 * (one - 1)) for one in range(2, epoch + 1)))
+        await world.add(puts(start, (b"b", value), (b"d", value)), epochs={epoch: start})
+        if place and epoch == 2:
+            with pytest.raises(KilledError):
+                await world.clean({f"clean.{place}": killed})
+        with pytest.raises(CleanedByLostRecordsError, match="by records from offset 2 on"):
+            await world.clean_all()
+        world.clock.jump(1)
+
+
+async def killed() -> None:
+    raise KilledError
+
+
+async def test_what_a_round_that_was_killed_has_cleaned_below_its_dirty_part_is_reported(world: CleanWorld) -> None:
+    world.lineages.known = Lineage.of([(0, 0), (1, 2)])
+    world.lead(1)
+    await world.add(puts(0, (b"a", b"1"), (b"b", b"1")))
+    assert (await world.clean()).cleaner_offset == 2
+    await world.add(puts(2, (b"a", b"2"), (b"c", b"1")), puts(4, (b"c", b"2")), epochs={1: 2})
+    times = iter(range(2))
+
+    async def second() -> None:
+        if next(times):
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        await world.clean({"clean.rewritten": second})
+    elect_uncleanly(world, (0, 0), (2, 2))
+    with pytest.raises(CleanedByLostRecordsError, match="by records from offset 2 on"):
+        await world.clean_all()
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_what_was_cleaned_by_a_leader_whose_predecessor_has_come_back_is_reported(
+    world: CleanWorld, *, deleted: bool
+) -> None:
+    """Two unclean elections: offsets say nothing then, since the first leader has as many.  It is still said when the segments
+    of the second one are gone."""
+    world.lineages.known = Lineage.of([(0, 0), (1, 2)])
+    world.lead(1)
+    await world.add(puts(0, (b"a", b"1"), (b"b", b"1")))
+    await world.add(puts(2, (b"x", b"2"), (b"c", b"1")), epochs={1: 2})
+    elect_uncleanly(world, (0, 0), (2, 2))
+    (others,) = await world.add(puts(2, (b"a", b"2"), (b"z", b"1")), epochs={2: 2})
+    assert len((await world.clean()).swapped) == 1
+    elect_uncleanly(world, (0, 0), (1, 2), (3, 4))
+    with pytest.raises(CleanedByLostRecordsError, match="by records from offset 2 on"):
+        await world.clean_all()
+    if deleted:
+        await world.builder.move(others, State.DELETE_SEGMENT_STARTED)
+        with pytest.raises(CleanedByLostRecordsError, match="by records from offset 2 on"):
+            await world.clean_all()

@@ -106,11 +106,17 @@ def read_cleaner_claims(document: Mapping[str, Any], *, where: str) -> tuple[Cle
                 offsets=_read_offsets(said["offsets"]),
                 revision=integer(said["revision"]),
                 segments=tuple(str(said["segments"]).split()),
+                reach=_offset_in(said, "reach"),
+                parted_at=_offset_in(said, "parted_at"),
             )
             for epoch, said in document["claims"].items()
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CorruptDataError(where=where, position=0, reason=f"no cleaner offsets: {error!r}") from error
+
+
+def _offset_in(said: Mapping[str, Any], name: str) -> Offset | None:
+    return Offset(integer(said[name])) if name in said else None
 
 
 def _read_offsets(offsets: Mapping[str, Any]) -> dict[LeaderEpoch, Offset]:
@@ -128,6 +134,8 @@ def write_cleaner_claims(owner: TopicIdPartition, claims: Iterable[CleanerClaim]
                 "offsets": {str(epoch): offset for epoch, offset in sorted(claim.offsets.items())},
                 "revision": claim.revision,
                 "segments": " ".join(claim.segments),
+                **({} if claim.reach is None else {"reach": claim.reach}),
+                **({} if claim.parted_at is None else {"parted_at": claim.parted_at}),
             }
             for claim in claims
         },

@@ -31,7 +31,10 @@ FIRST = claim(0, e0=100)
 SECOND = replace(claim(1, e0=100, e1=155), revision=3, segments=("AAAAAAAA", "BBBBBBBB"))
 claims = st.builds(
     lambda epoch, own, other, revision, names: replace(
-        claim(epoch, **{f"e{epoch}": own}, **({"e0": other} if epoch else {})), revision=revision, segments=names
+        claim(epoch, **{f"e{epoch}": own}, **({"e0": other} if epoch else {})),
+        revision=revision,
+        segments=names,
+        parted_at=None if other else Offset(own),
     ),
     st.integers(0, 3),
     st.integers(0, 3),
@@ -63,6 +66,8 @@ def test_keys_and_values_are_readable_and_do_not_change() -> None:
 
 def test_a_claim_comes_back_as_it_was_written_until_the_partition_is_forgotten() -> None:
     assert folded(record(FIRST, SECOND)).cleaner_claims(ORDERS) == (FIRST, SECOND)
+    third = replace(claim(2, e2=170), reach=Offset(190), parted_at=Offset(120))
+    assert folded(record(SECOND, third)).cleaner_claims(ORDERS) == (SECOND, third)
     assert folded(record(FIRST, SECOND), None).cleaner_claims(ORDERS) == ()
     assert folded().cleaner_claims(ORDERS) == ()
 
