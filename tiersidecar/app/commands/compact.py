@@ -199,7 +199,7 @@ async def look_at_compaction(session: Session, wanted: Wanted) -> Intent:
         steps=tuple(steps),
         notes=tuple(_notes(found)),
         details={"looked_at": partitions},
-        complete=False if any(one.failed is not None for one in found) else None,
+        complete=False if any(_must_act(one) for one in found) else None,
         apply=lambda: _do(compactor),
     )
 
@@ -232,6 +232,11 @@ async def _refusal(session: Session, wanted: Wanted) -> str:
     # One of a former release knows nothing of this kind of entry in the trash, and could take what is replaced for live.
     brokers = (await session.broker.describe_cluster()).brokers
     return reason_to_wait_for_sidecars(brokers, session.state.lease, session.config.deletes_brokers_without_sidecar)
+
+
+def _must_act(look: PartitionLook) -> bool:
+    """Return whether something of the partition stays as it is until somebody acts."""
+    return look.failed is not None or (not isinstance(look.planned, str) and look.planned.parted_at is not None)
 
 
 def _step(look: PartitionLook) -> Iterable[str]:

@@ -11,6 +11,7 @@ from tests.support.compacted_logs import committed_records, table
 from tests.unit.app.test_compact_run import NOTHING_LEFT, Beside, at_once, beside, nothing_more
 from tests.unit.app.test_compact_turns import another_partition
 from tests.unit.tasks.test_clean import puts, random_log
+from tests.unit.tasks.test_clean_look import cleaned_in_epoch_one
 from tiersidecar.app.commands.compact import Wanted, look_at_compaction
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
@@ -141,3 +142,15 @@ async def test_a_partition_that_nobody_leads_is_said_and_the_others_are_cleaned(
     assert "LEADER_NOT_AVAILABLE" in other["left"]
     with pytest.raises(BrokerRefusedError):
         await look_at_compaction(there.session, wanted(there, partition=1))
+
+
+async def test_where_an_unclean_election_left_the_remote_log_without_keys_it_is_not_done(beside: Beside) -> None:
+    """There may be nothing to clean: then the exit code is 3, since an operator has to have the topic copied again."""
+    there = enabled(beside)
+    await cleaned_in_epoch_one(beside.world)
+    beside.elect(1, (0, 0), (1, 2))
+    assert (await look_at_compaction(there.session, wanted(there))).complete is None
+    beside.elect(2, (0, 0), (2, 2))
+    intent = await look_at_compaction(there.session, wanted(there))
+    assert intent.complete is False
+    assert any("the remote log may lack keys" in note for note in intent.notes)
