@@ -13,7 +13,7 @@ from tiersidecar.app.compact_layout import Layout, require_same_layout
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.reconcile_run import executor_config
 from tiersidecar.app.rewriting_parts import open_swap_store
-from tiersidecar.app.scratch import COMPACT_PREFIX, open_scratch
+from tiersidecar.app.scratch import COMPACT_PREFIX, open_scratch, unwound_by_signals
 from tiersidecar.domain.errors import SparkJobError, TiersidecarError
 from tiersidecar.formats.compaction.cleaning import CleaningTerms
 from tiersidecar.formats.compaction.offset_map import OffsetMap
@@ -53,13 +53,17 @@ class ExecutorWorker:
     def clean(self, share: bytes, terms: bytes, offset_map: OffsetMap) -> bytes:
         todo: CleanShare = unpickled(share)
         if todo.started is None:
-            return pickle.dumps(run_to_end(self._clean(todo, unpickled(terms), offset_map)))
+            return pickle.dumps(self._cleaned(todo, unpickled(terms), offset_map))
         try:
-            return pickle.dumps(run_to_end(self._clean(todo, unpickled(terms), offset_map)))
+            return pickle.dumps(self._cleaned(todo, unpickled(terms), offset_map))
         except TiersidecarError as error:
             # An error would make Spark run the task again, under an id that is claimed by now; and end the others' tasks.
             reason = error.reason if isinstance(error, SparkJobError) else f"{type(error).__name__}: {error}"
             return pickle.dumps(NotPut(reason))
+
+    def _cleaned(self, share: CleanShare, terms: CleaningTerms, offset_map: OffsetMap) -> CleanedShare:
+        with unwound_by_signals():  # as Spark's daemon ends its workers when their JVM has gone
+            return run_to_end(self._clean(share, terms, offset_map))
 
     async def _scan(self, share: ScanShare) -> ScannedSegment:
         async with open_swap_store(

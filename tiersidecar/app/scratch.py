@@ -5,10 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
+from types import FrameType
+from typing import NoReturn
 
 COMPACT_PREFIX = "tiersidecar-compact-"
 """Of the command's directory, and of those of its tasks on Spark."""
@@ -32,6 +36,31 @@ def open_scratch(parent: Path | None, prefix: str) -> Iterator[Path]:
             yield made
         finally:
             shutil.rmtree(made, ignore_errors=True)
+
+
+@contextmanager
+def unwound_by_signals() -> Iterator[None]:
+    """While the body runs, SIGTERM and SIGHUP end it as an error would, with all that it has opened: otherwise they end the
+    process where it stands.  In the main thread alone, where signals are handled."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)}
+    taken = [one for one, handler in former.items() if handler is signal.SIG_DFL]
+    for one in taken:
+        signal.signal(one, _end)
+    try:
+        yield
+    finally:
+        for one, handler in former.items():
+            if handler is not None:
+                signal.signal(one, handler)
+
+
+def _end(number: int, _frame: FrameType | None) -> NoReturn:
+    for one in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(one, signal.SIG_IGN)  # a second one would leave what the first has begun to remove
+    raise SystemExit(128 + number)
 
 
 def _made(place: Path, prefix: str, stack: ExitStack) -> Path:

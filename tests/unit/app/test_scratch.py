@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tiersidecar.app.scratch import open_scratch
+import pytest
+
+from tiersidecar.app.scratch import open_scratch, unwound_by_signals
 
 _KILLED = """
 import os, signal, sys
@@ -17,6 +20,41 @@ with open_scratch(Path(sys.argv[1]), "of-ours-") as directory:
     (directory / "a.log").write_bytes(b"records")
     os.kill(os.getpid(), signal.SIGKILL)
 """
+
+_ENDED = """
+import asyncio, os, signal, sys, threading
+from pathlib import Path
+from tiersidecar.adapters.ending_loop import run_to_end
+from tiersidecar.app.scratch import open_scratch, unwound_by_signals
+
+async def work():
+    with open_scratch(Path(sys.argv[1]), "of-ours-") as directory:
+        (directory / "a.log").write_bytes(b"records")
+        threading.Timer(0.2, os.kill, (os.getpid(), getattr(signal, sys.argv[2]))).start()
+        await asyncio.sleep(60)
+
+with unwound_by_signals():
+    run_to_end(work())
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_task_that_is_ended_leaves_none(tmp_path: Path, name: str) -> None:
+    """Spark's daemon sends its workers SIGHUP when their JVM has gone, as where a service manager ends the whole command."""
+    done = subprocess.run([sys.executable, "-c", _ENDED, str(tmp_path), name], check=False, timeout=60)
+    assert done.returncode == 128 + signal.Signals[name]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_outside_of_the_main_thread_no_signal_is_handled() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    def handler_meanwhile() -> object:
+        with unwound_by_signals():
+            return signal.getsignal(signal.SIGTERM)
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(handler_meanwhile).result() is before
 
 
 def test_it_is_gone_with_the_body(tmp_path: Path) -> None:
