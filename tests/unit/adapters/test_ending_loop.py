@@ -36,10 +36,11 @@ ending_loop.exit_process(3)
 
 
 ASKING = """
-import sys
+import signal
 import typer
 from tiersidecar.adapters import ending_loop
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # these tests may have been started in the background
 try:
     print("answer:", ending_loop.run_to_end(ending_loop.ask(lambda: typer.confirm("Do it?"))))
 except KeyboardInterrupt:

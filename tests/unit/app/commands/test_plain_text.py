@@ -37,7 +37,8 @@ async def work():
         async with asyncio.timeout(1):
             await asked.join()
 
-# As these tests may have been started themselves: in the background, without SIGINT.
+# These tests may have been started themselves in the background, without SIGINT, or under nohup, without SIGHUP.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 is_in_background = sys.argv[3] == "in the background"
 signal.signal(signal.SIGINT, signal.SIG_IGN if is_in_background else signal.default_int_handler)
 if sys.argv[3] == "ignored":
