@@ -33,6 +33,7 @@ async def work():
         threading.Timer(0.2, os.kill, (os.getpid(), getattr(signal, sys.argv[2]))).start()
         await asyncio.sleep(60)
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may have been started under nohup
 with unwound_by_signals():
     run_to_end(work())
 """
