@@ -67,7 +67,7 @@ async def test_nothing_is_copied_past_an_open_transaction_until_it_ends(kafka: K
             def waits_at_the_border() -> bool:
                 at_border = kafka.admin.earliest_offset(topic, 0) == border
                 told = daemon.status("/status")[1]
-                is_named = f"that is open from offset {last_stable_offset}, since" in told
+                is_named = f"that is open from offset {last_stable_offset}, first seen" in told
                 return at_border and is_named and f"last stable offset {last_stable_offset} is below" in told
 
             await asyncio.to_thread(wait_for, waits_at_the_border, "what lies below is remote, the rest waits", daemon)

@@ -104,6 +104,8 @@ def _account(view: PartitionView, stops: Stops, row: SegmentRow, count: int) -> 
         findings.append(_of_trim(view, stops, row.local))
     elif row.state is RowState.BOTH and row.remote is not None:
         findings.append(_of_trim(view, stops, _local_at(view, row.remote.end_offset)))
+    elif row.state is RowState.PINNED:
+        findings.append(Finding(about="trim", says="the broker has deleted it, and only a pin keeps it on this disk"))
     elif row.state is RowState.GIVEN_UP:
         log_start = view.trim.log_start_offset
         findings.append(
@@ -255,7 +257,11 @@ def _why_kept(view: PartitionView, local: LocalSegment) -> str:
     by_size = "local.retention.bytes has no limit"
     if limit_bytes != UNLIMITED:
         size_bytes = excess_bytes(view.trim) + limit_bytes
-        by_size = f"the local log has {size_text(size_bytes)}, and local.retention.bytes is {size_text(limit_bytes)}"
+        going = sum(step.local.size_bytes for step in decide_trim(view.trim))
+        rest = f", {size_text(size_bytes - going - local.size_bytes)} without it" if size_bytes > limit_bytes else ""
+        by_size = (
+            f"the local log has {size_text(size_bytes)}{rest}, and local.retention.bytes is {size_text(limit_bytes)}"
+        )
     return f"local retention keeps it: {by_time}; {by_size}"
 
 
@@ -355,7 +361,9 @@ def _entry_of(view: PartitionView, row: SegmentRow) -> TrashEntry | None:
 
 
 def _of_retention(view: PartitionView, stops: Stops, row: SegmentRow) -> Finding:
-    plan = view.plan
+    plan, start = view.plan, view.expiry.remote_log_start_offset
+    if row.end_offset is not None and row.end_offset < start:
+        return Finding(about="expiry", says=f"it was given up: it is below the remote log start {start}")
     figures = _retention_figures(view, row)
     if plan.stop:
         return Finding(about="expiry", says=f"nothing of the partition expires: {plan.stop} ({figures})")
@@ -409,7 +417,8 @@ def _missing(view: PartitionView, rows: tuple[SegmentRow, ...], offset: int) -> 
     start = view.expiry.remote_log_start_offset
     if offset < start:
         return (
-            f"offset {offset} is below the remote log start {start}: retention or a user has deleted it, and it is gone"
+            f"offset {offset} is below the remote log start {start}: it is gone. Retention or a user has deleted it, or the "
+            "broker had deleted it before the first copy"
         )
     if not rows:
         return "the partition has no segment, remote or local"

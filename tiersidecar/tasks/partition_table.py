@@ -232,6 +232,11 @@ class HeldUp(StrEnum):
     COPYING = "copying"
     READERS = "read_committed readers"
 
+    @property
+    def waiting(self) -> str:
+        """Return it as the beginning of a sentence."""
+        return "copying waits" if self is HeldUp.COPYING else f"{self.value} wait"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionWait:

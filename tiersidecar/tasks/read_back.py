@@ -261,11 +261,13 @@ def _reason(error: NotProven) -> str:
 
 def _next(error: NotProven) -> str:
     if not isinstance(error, CorruptDataError | StoreError):
-        return "it is looked at again"
-    return (
-        "it is looked at again, and `tiersidecar reconcile` shows what is damaged; what `tiersidecar erase` rewrote differs "
-        "if the log start went back since (docs/operations/erasure.md)"
-    )
+        return "the sidecar tries again"
+    if _is_away(error):
+        return "the sidecar tries again; `tiersidecar store check` shows how the store answers"
+    mends = "the sidecar tries again; `tiersidecar reconcile` shows the damage, `tiersidecar repair` copies the segment again"
+    if isinstance(error, ObjectNotFoundError):
+        return mends
+    return f"{mends}; what `tiersidecar erase` rewrote differs if the log start went back since (docs/operations/erasure.md)"
 
 
 def _is_away(error: NotProven) -> bool:

@@ -188,8 +188,8 @@ class TransactionWaits:
 def wait_sentence(waits: Iterable[TransactionWait]) -> str:
     """Return the waits as a sentence for the status page; empty where there are none."""
     return "; ".join(
-        f"{wait.held_up.value} wait for the end of the transaction of producer {wait.producer_id} (epoch {wait.producer_epoch})"
-        f" that is open from offset {wait.first_offset}, since {_iso(wait.since_ms)}"
+        f"{wait.held_up.waiting} for the end of the transaction of producer {wait.producer_id} (epoch {wait.producer_epoch})"
+        f" that is open from offset {wait.first_offset}, first seen {_iso(wait.since_ms)}"
         for wait in sorted(waits, key=lambda wait: wait.since_ms)
     )
 

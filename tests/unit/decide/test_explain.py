@@ -232,6 +232,16 @@ SITUATIONS = [
         id="only a pin has it",
     ),
     pytest.param(
+        Given(local=(0, 100, 200), pinned=True, log_start=100),
+        Stops(),
+        0,
+        RowState.PINNED,
+        "trim",
+        "the broker has deleted it, and only a pin keeps it on this disk",
+        None,
+        id="it names the pin",
+    ),
+    pytest.param(
         Given(local=(0, 100)), Stops(), 0, RowState.LOCAL, "trim", "not remote yet", None, id="not trimmed: not remote"
     ),
     pytest.param(
@@ -500,7 +510,8 @@ def happens(view: PartitionView, account: Account, finding: Finding, now_ms: int
     plan = decide_expiry(replace(view.expiry, now_ms=now_ms))
     if row.state is RowState.TRASH:
         return any(removal.metadata == row.remote for removal in plan.expired)
-    return row.end_offset is not None and plan.remote_log_start_offset > row.end_offset
+    before, after = view.expiry.remote_log_start_offset, plan.remote_log_start_offset
+    return row.end_offset is not None and before <= row.end_offset < after
 
 
 def test_a_group_that_has_not_read_it_holds_it() -> None:

@@ -194,6 +194,15 @@ BY_SIZE = "local.retention.bytes has no limit"
             id="by size alone",
         ),
         pytest.param(
+            Given(remote=FINISHED_3, local=UP_TO_300, policy={"local_retention_bytes": 7 * SEGMENT_BYTES // 2}),
+            50,
+            RowState.BOTH,
+            "local retention keeps it: local.retention.ms has no limit; the local log has 4.0 KiB, 3.0 KiB without it, and "
+            "local.retention.bytes is 3.5 KiB",
+            None,
+            id="by size, where the log is above the limit with it and below without it",
+        ),
+        pytest.param(
             Given(remote=segments(4), local=(0, 100, 200, 300, 400), policy={"local_retention_ms": 5 * HOUR_MS // 2}),
             250,
             RowState.BOTH,
@@ -331,6 +340,15 @@ BY_SIDECAR = ", decided by broker 1 at 2023-11-14T21:13:20Z"
             "log start moves past it",
             "now",
             id="past it, and never copied",
+        ),
+        pytest.param(
+            Given(local=(0, 100, 200), ages_h=(3, 2), policy={"retention_ms": 2.5 * HOUR_MS}, start=100),
+            Stops(),
+            0,
+            RowState.LOCAL,
+            "it was given up: it is below the remote log start 100",
+            None,
+            id="given up already, and never copied",
         ),
         pytest.param(
             Given(local=(0, 100, 200), ages_h=(3, 2), policy={"retention_ms": 2.5 * HOUR_MS}),
@@ -511,8 +529,8 @@ def test_why_it_does_not_expire(
         pytest.param(
             Given(local=(0, 100, 200), pinned=True, log_start=100),
             50,
-            {"pinned": ["copy", "expiry"]},
-            id="the broker has given up what is pinned: nothing of it is trimmed",
+            {"pinned": ["copy", "trim", "expiry"]},
+            id="the broker has given up what is pinned: only the pin has it",
         ),
         pytest.param(
             Given(remote=(segment(0, 99, state=STARTED),), local=(0, 100)),
@@ -700,7 +718,8 @@ def test_rows(given: Given, rows: list[tuple[int, int | None, str]]) -> None:
         pytest.param(
             Given(remote=FINISHED_3[2:], start=100, **TRIMMED),
             99,
-            "offset 99 is below the remote log start 100: retention or a user has deleted it, and it is gone",
+            "offset 99 is below the remote log start 100: it is gone. Retention or a user has deleted it, or the broker had "
+            "deleted it before the first copy",
             id="deleted",
         ),
         pytest.param(

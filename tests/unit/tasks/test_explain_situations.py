@@ -669,7 +669,7 @@ async def test_what_is_gone_is_said_to_be_gone(tmp_path: Path) -> None:
         await world.broker_removes()
         explanation = await world.explain(20)
         assert world.is_deleted(20)
-        assert "offset 20 is below the remote log start 49: retention or a user has deleted it" in explanation.missing
+        assert "offset 20 is below the remote log start 49: it is gone. Retention or a user has" in explanation.missing
 
 
 async def test_a_leader_that_is_deposed_says_nothing_and_does_nothing(tmp_path: Path) -> None:

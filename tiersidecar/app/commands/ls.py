@@ -115,7 +115,7 @@ def _silent(answers: Sequence[Answer]) -> list[str]:
 def _complain(topic: str, partitions: Sequence[int], found: Sequence[Mapping[str, Any] | str]) -> int:
     missing = [(one, why) for one, why in zip(partitions, found, strict=True) if isinstance(why, str)]
     for partition, why in missing:
-        typer.echo(f"{topic}/{partition}: its leader's sidecar did not answer: {why}", err=True)
+        typer.echo(f"{topic}/{partition}: no sidecar has the answer: {why}", err=True)
     return FOUND if missing else DONE
 
 
@@ -153,9 +153,13 @@ def explanation_text(document: Mapping[str, Any]) -> str:
 
 def _account_text(account: Mapping[str, Any]) -> str:
     row, count = account["segment"], account["segments"]
-    last = "" if row["end_offset"] is None else f" to {row['end_offset']}"
+    offsets = (
+        f"from offset {row['start_offset']}"
+        if row["end_offset"] is None
+        else f"offsets {row['start_offset']} to {row['end_offset']}"
+    )
     more = f", the first of {count} such segments" if count > 1 else ""
-    head = f"offsets {row['start_offset']}{last} ({size(row['size_bytes'])}): {row['state']}{more}"
+    head = f"{offsets} ({size(row['size_bytes'])}): {row['state']}{more}"
     return "\n".join([head, *(f"  {_ABOUT[one['about']]}: {_finding_text(one)}" for one in account["findings"])])
 
 

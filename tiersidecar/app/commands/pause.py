@@ -16,11 +16,12 @@ from tiersidecar.domain.policy import ALL_TOPICS, Pause, PausedThing, PauseKind,
 if TYPE_CHECKING:
     from tiersidecar.app.commands.session import Session
 
-_STANDS_STILL = {
-    PauseKind.COPIES: "no further segment is copied; local data stays on the brokers' disks until it is remote",
+_PAUSED = {
+    PauseKind.COPIES: "no further segment is copied; in strict mode the brokers' disks grow, in race mode only pins keep what "
+    "the brokers' retention deletes",
     PauseKind.DELETES: "nothing is trimmed, expired or deleted, neither remote data nor on the brokers' disks, which grow",
 }
-_GOES_ON = {
+_RESUMED = {
     PauseKind.COPIES: "copying continues",
     PauseKind.DELETES: "trims and expiry continue, by the same rules and the same guard; what is due is deleted",
 }
@@ -95,9 +96,10 @@ async def look_at_pause(session: Session, topic: str | None, kinds: Sequence[Pau
     wanted = [Pause(thing=thing, topic=topic or ALL_TOPICS, since_ms=now_ms, by=by, reason=reason) for thing in things]
     plan = decide_pause(known, wanted)
     return Intent(
-        facts=_facts(topic, known),
-        steps=tuple(f"{one.topic}: {_STANDS_STILL[one.thing.kind]}{things[one.thing]}" for one in plan.begin),
-        notes=await _brokers_that_go_on(session),
+        facts={"topic": topic or ALL_TOPICS},
+        details=_details(known),
+        steps=tuple(f"{one.topic}: {_PAUSED[one.thing.kind]}{things[one.thing]}" for one in plan.begin),
+        notes=(*(f"already so: {pause_sentence(one)}" for one in known), *await _brokers_that_go_on(session)),
         apply=lambda: _publish(session, plan),
     )
 
@@ -108,15 +110,16 @@ async def look_at_resume(session: Session, topic: str | None, kinds: Sequence[Pa
     known = session.state.pauses()
     plan = decide_resume(known, topic_id, kinds, topic or "")
     return Intent(
-        facts=_facts(topic, known),
-        steps=tuple(f"{one.topic}: {_GOES_ON[one.thing.kind]}" for one in plan.end),
+        facts={"topic": topic or ALL_TOPICS},
+        details=_details(known),
+        steps=tuple(f"{one.topic}: {_RESUMED[one.thing.kind]}" for one in plan.end),
         notes=tuple(f"still so: {pause_sentence(one)}" for one in plan.left),
         apply=lambda: _publish(session, plan),
     )
 
 
 async def _things(session: Session, topic: str | None, kinds: Sequence[PauseKind]) -> dict[PausedThing, str]:
-    """Return what is to stand still, and what to say of it.  Topics that had the name and are gone, whose remote data is still
+    """Return what is to be paused, and what to say of it.  Topics that had the name and are gone, whose remote data is still
     to be deleted, count by that deletion, whether or not there is one of the name now.
 
     Raises:
@@ -153,9 +156,8 @@ async def _topic_id(session: Session, topic: str | None) -> Uuid | None:
     return (await session.partitions(topic))[0].topic_id_partition.topic_id
 
 
-def _facts(topic: str | None, known: Sequence[Pause]) -> dict[str, object]:
+def _details(known: Sequence[Pause]) -> dict[str, object]:
     return {
-        "topic": topic or ALL_TOPICS,
         "paused": [
             {
                 "topic": one.topic,

@@ -87,8 +87,9 @@ TRIMMED_BYTES = Metric(
 TRIM_REFUSALS = Metric(
     name="tiersidecar_trim_refusals_total",
     kind="counter",
-    help="Trims that were due but withheld by a check: settings that do not fit, or a remote copy that is corrupt or "
-    "missing.",
+    help="Trims that were due but withheld by a check. Reasons: settings (the topic's do not fit, deletes are paused, a "
+    "broker has no sidecar, or the metadata is in doubt), groups (one has no offset, or cannot be checked), and corrupt, "
+    "missing or unreadable (the remote copy could not be read back).",
     labels=("topic", "reason"),
 )
 TRIM_HELD_BYTES = Metric(
