@@ -264,7 +264,10 @@ def _next(error: NotProven) -> str:
         return "the sidecar tries again"
     if _is_away(error):
         return "the sidecar tries again; `tiersidecar store check` shows how the store answers"
-    mends = "the sidecar tries again; `tiersidecar reconcile` shows the damage, `tiersidecar repair` copies the segment again"
+    mends = (
+        "the sidecar tries again; `tiersidecar reconcile` (within an hour of the copy with --grace 0) shows the damage, and "
+        "`tiersidecar repair` copies the segment again"
+    )
     if isinstance(error, ObjectNotFoundError):
         return mends
     return f"{mends}; what `tiersidecar erase` rewrote differs if the log start went back since (docs/operations/erasure.md)"

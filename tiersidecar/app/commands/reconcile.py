@@ -25,6 +25,7 @@ from tiersidecar.app.commands.options import ConfigFile, quantity, spark_setting
 from tiersidecar.app.config.config import Config, load_config
 from tiersidecar.decide.reconcile_findings import Graces
 from tiersidecar.domain.errors import TiersidecarError
+from tiersidecar.domain.readable import duration_text
 
 if TYPE_CHECKING:  # Spark is slow to import, and --help needs none
     from tiersidecar.app.reconcile_parts import RunOptions
@@ -155,7 +156,7 @@ def reconcile(
     if as_json:
         typer.echo(json.dumps(summary.document(), indent=2))
     else:
-        _show(summary, options.report, console)
+        _show(summary, options, console)
     raise typer.Exit(FINDINGS if summary.finding_count else CLEAN)
 
 
@@ -208,7 +209,7 @@ def _progress(console: Console) -> Iterator[Callable[[str], None]]:
         yield say
 
 
-def _show(summary: Summary, report: Path, console: Console) -> None:
+def _show(summary: Summary, options: RunOptions, console: Console) -> None:
     table = Table(title="findings" if summary.findings else None)
     table.add_column("finding")
     table.add_column("count", justify="right")
@@ -223,4 +224,9 @@ def _show(summary: Summary, report: Path, console: Console) -> None:
         doubt = f"[red]no orphan is proposed for deletion:[/red] {escape(summary.metadata_doubt)}"
         console.print(doubt, soft_wrap=True)
     verdict = f"[yellow]{summary.finding_count:,} findings[/yellow]" if summary.findings else "[green]clean[/green]"
-    console.print(f"{verdict}: {escape(str(report))}", soft_wrap=True)
+    console.print(f"{verdict}: {escape(str(options.report))}", soft_wrap=True)
+    graces = options.graces
+    if graces.finding_ms or graces.copy_ms:
+        grace, copy_grace = duration_text(graces.finding_ms), duration_text(graces.copy_ms)
+        younger = f"--grace {grace}, for unfinished copies --copy-grace {copy_grace}"
+        console.print(f"not reported: what is younger, and may only be in progress ({younger})", soft_wrap=True)

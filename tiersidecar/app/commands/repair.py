@@ -12,6 +12,7 @@ import typer
 
 from tiersidecar.app.commands.carry_out import Intent, Manner, carry_out
 from tiersidecar.app.commands.options import ConfigFile, quantity
+from tiersidecar.decide.reconcile_findings import Finding
 from tiersidecar.decide.reconcile_repair import MOST_ORPHANS, Repair, refusal
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ async def look_at_report(
     planned = await repairer.plan(findings)
     doing = [one for one in planned if one.step.repair is not Repair.LEAVE]
     left = Counter(one.step.reason for one in planned if one.step.repair is Repair.LEAVE)
-    steps = [f"{one.step.repair}: {one.finding.key or one.finding.segment_id}: {one.step.reason}" for one in doing]
+    steps = [f"{one.step.repair}: {_name(one.finding)}: {one.step.reason}" for one in doing]
     if len(steps) > _SHOWN_STEPS:
         steps = [*steps[:_SHOWN_STEPS], f"and {len(doing) - _SHOWN_STEPS} more"]
     return Intent(
@@ -102,6 +103,12 @@ async def look_at_report(
         notes=tuple(f"left alone, {count}: {reason}" for reason, count in sorted(left.items())),
         apply=lambda: _do(repairer, doing, report),
     )
+
+
+def _name(finding: Finding) -> str:
+    """Return what an operator knows it by: a gap has neither object nor segment."""
+    gap = f"{finding.topic}/{finding.partition}, offsets {finding.start_offset} to {finding.end_offset}"
+    return finding.key or finding.segment_id or gap
 
 
 async def _do(repairer: Repairer, doing: Sequence[PlannedStep], report: Path) -> dict[str, object]:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import click
 import pytest
+from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from tiersidecar.app.cli import app
+from tiersidecar.app.commands.reconcile import _show
+from tiersidecar.app.commands.repair import _name
+from tiersidecar.app.reconcile_parts import RunOptions
+from tiersidecar.decide.reconcile_findings import Finding, FindingKind, Graces
+from tiersidecar.reconcile.report import Summary
 
 
 def parameters(command: str, *arguments: str) -> dict[str, Any]:
@@ -50,3 +58,38 @@ def test_a_configuration_that_is_not_there_is_wrong_usage(tmp_path: Path) -> Non
     done = CliRunner().invoke(app, ["reconcile", "--config", str(tmp_path / "none.yaml")])
     assert done.exit_code == 2
     assert "none.yaml" in done.output
+
+
+@pytest.mark.parametrize(
+    ("graces", "said"),
+    [
+        pytest.param(Graces(), "(--grace 1h, for unfinished copies --copy-grace 3h)", id="what is left out is named"),
+        pytest.param(Graces(finding_ms=0, copy_ms=0), "", id="nothing is left out"),
+    ],
+)
+def test_a_clean_run_names_the_ages_that_it_did_not_judge(graces: Graces, said: str) -> None:
+    numbers = dict.fromkeys(
+        ("object_count", "segment_count", "live_segment_count", "event_count", "started_ms", "finished_ms"), 0
+    )
+    summary = SimpleNamespace(findings={}, metadata_doubt="", **numbers)
+    shown = StringIO()
+    options = SimpleNamespace(report=Path("report"), graces=graces)
+    _show(cast("Summary", summary), cast("RunOptions", options), Console(file=shown))
+    assert "clean: report" in shown.getvalue()
+    assert ("not reported: what is younger" in shown.getvalue()) is bool(said)
+    assert said in shown.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("finding", "name"),
+    [
+        pytest.param({"key": "orders/0/1.log", "segment_id": "AAAA"}, "orders/0/1.log", id="an object by its key"),
+        pytest.param({"segment_id": "AAAA"}, "AAAA", id="a segment by its id"),
+        pytest.param({}, "orders/0, offsets 10 to 19", id="a gap, which has neither, by its offsets"),
+    ],
+)
+def test_a_step_of_repair_names_what_it_is_about(finding: dict[str, str], name: str) -> None:
+    found = Finding(
+        kind=FindingKind.OFFSET_GAP, topic="orders", partition=0, start_offset=10, end_offset=19, **cast("Any", finding)
+    )
+    assert _name(found) == name
