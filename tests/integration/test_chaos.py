@@ -50,7 +50,7 @@ def test_a_short_chaos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def unleash(directory: Path, capsys: pytest.CaptureFixture[str], plan: FaultPlan, seconds: float) -> None:
-    """DESIGN.md section 4, rules 1, 3, 4, 5 and 9, on three real brokers, a real S3 server and a real bad network."""
+    """On three real brokers, a real S3 server and a real bad network."""
     with running_world(directory) as world:
         settings = world.cluster.client_settings
         plain = KeepProducing(

@@ -173,7 +173,7 @@ def test_observe_decides_and_writes_nothing(kafka: KafkaCluster, tmp_path: Path)
 
 
 def test_the_broker_restarts_with_everything_of_ours_in_place(kafka_cluster: Any, tmp_path: Path) -> None:
-    """DESIGN.md section 4, rule 2."""
+    """None of our files may keep a broker from starting."""
     cluster, topic = kafka_cluster(), "restarted"
     cluster.create_topic(topic, segment_bytes=SEGMENT_BYTES, configs=STRICT)
     first = produce(cluster, topic)

@@ -1,5 +1,5 @@
 """``kill -9`` of the daemon at every step of a copy, a pin, a trim and an expiry, the broker restarted over what that left,
-and the daemon after it (S-187, S-230, S-231, S-232, DESIGN.md section 4).
+and the daemon after it (S-187, S-230, S-231, S-232).
 
 ``make test`` takes the points that are marked ``often``, ``make crash`` all.
 """

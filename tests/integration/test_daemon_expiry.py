@@ -200,7 +200,7 @@ def test_the_guard_stops_a_round_that_would_delete_most_of_a_partition(kafka: Ka
 def test_records_deleted_at_the_broker_itself_raise_an_alarm_and_nothing_remote_goes(
     kafka: KafkaCluster, tmp_path: Path
 ) -> None:
-    """DESIGN.md section 5: the broker's log start is never evidence of a user's delete."""
+    """The broker's log start is never evidence of a user's delete."""
     topic = "expire-straight"
     kafka.create_topic(topic, segment_bytes=SEGMENT_BYTES, configs=STRICT)
     produced = produce(kafka, topic, total_bytes=400_000)
@@ -278,7 +278,7 @@ def test_a_deleted_topic_takes_its_remote_data_along(kafka: KafkaCluster, tmp_pa
 def test_a_log_that_began_anew_stops_expiry_until_an_operator_accepts_the_loss(
     kafka_cluster: Any, tmp_path: Path
 ) -> None:
-    """All replicas lost (DESIGN.md section 5): what is remote is all that there is, and would expire by size at once."""
+    """All replicas lost: what is remote is all that there is, and would expire by size at once."""
     cluster, topic = kafka_cluster(), "lost"
     cluster.create_topic(topic, segment_bytes=SEGMENT_BYTES, configs=STRICT)
     produce(cluster, topic, total_bytes=400_000)

@@ -1,4 +1,4 @@
-"""Three brokers, a sidecar beside each: what one begins, another finishes (T-36, T-47, S-183; DESIGN.md section 4, rule 4)."""
+"""Three brokers, a sidecar beside each: what one begins, another finishes (T-36, T-47, S-183)."""
 
 from __future__ import annotations
 

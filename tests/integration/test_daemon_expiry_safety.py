@@ -1,4 +1,4 @@
-"""What must never make expiry delete, on a real broker: it stops, says why, and nothing goes (DESIGN.md section 5; U16)."""
+"""What must never make expiry delete, on a real broker: it stops, says why, and nothing goes (U16)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A start that only a decision can move, on a real broker: what nobody gave up is copied, and stays readable (DESIGN.md
-section 4, rule 10; issue 16, finding 1).
+"""A start that only a decision can move, on a real broker: what nobody gave up is copied, and stays readable (issue 16,
+finding 1).
 
 Twelve sealed segments of ten records: nine old, three young.
 """

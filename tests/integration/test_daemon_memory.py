@@ -1,4 +1,4 @@
-"""Copying a 1 GiB segment keeps the daemon below 200 MiB (DESIGN.md section 4, rule 8)."""
+"""Copying a 1 GiB segment keeps the daemon below 200 MiB."""
 
 from __future__ import annotations
 

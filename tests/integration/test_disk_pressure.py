@@ -1,4 +1,4 @@
-"""A disk below its reserve beside a real broker (DESIGN.md section 5, disk full): the whole file system as reserve makes any
+"""A disk below its reserve beside a real broker: the whole file system as reserve makes any
 disk one."""
 
 from __future__ import annotations

@@ -324,7 +324,7 @@ def _sorted(segments: list[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMe
 def test_leaders_die_in_the_middle_of_copying(
     kafka_cluster: Callable[..., KafkaCluster], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Issue 4 (S-192; DESIGN.md section 4, rules 1, 3, 4 and 5)."""
+    """Issue 4 (S-192)."""
     cluster = kafka_cluster(brokers=3, properties={"min.insync.replicas": "2"})
     configs = {"retention.ms": "-1", "retention.bytes": "-1", "min.insync.replicas": "2"}
     cluster.create_topic(TOPIC, partitions=PARTITIONS, segment_bytes=SEGMENT_BYTES, configs=configs)

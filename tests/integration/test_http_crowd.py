@@ -1,4 +1,4 @@
-"""Connections that say nothing, as many as there are: others come in (DESIGN.md, rule 8)."""
+"""Connections that say nothing, as many as there are: others come in."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The brokers that all other integration tests stand on: real, hurt at will, and tolerant of our files in the ways we use.
 
-The rules about foreign names are DESIGN.md section 2: nothing of ours may change how a broker starts.
+The rules about foreign names are there because nothing of ours may change how a broker starts.
 """
 
 from __future__ import annotations

@@ -231,7 +231,7 @@ def test_a_topic_comes_back_under_its_name(sidecars: Sidecars) -> None:
 
 
 def test_a_replica_moves_between_log_dirs(sidecars: Sidecars) -> None:
-    """DESIGN.md section 5: a -future directory is nobody's; the leader's copying goes on in the other log dir."""
+    """A -future directory is nobody's; the leader's copying goes on in the other log dir."""
     topic = created(sidecars, "tiered-moves", [1, 2, 3])
     broker, daemon = sidecars.cluster[1], sidecars[1]
     with KeepProducing(sidecars.cluster.client_settings, topic, partitions=1, bytes_per_s=400_000) as producing:

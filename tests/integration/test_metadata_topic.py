@@ -115,7 +115,7 @@ async def write(cluster: KafkaCluster, topic: str, *values: tuple[int, bytes]) -
 
 
 async def test_published_events_are_read_back_and_are_what_kafka_would_write(kafka: KafkaCluster) -> None:
-    """S-087, S-090, S-091, S-092, DESIGN.md section 4, rule 6."""
+    """S-087, S-090, S-091, S-092."""
     topic = "rlm-publish"
     async with opened(settings_of(kafka, topic)) as log:
         with pytest.raises(MetadataNotReadyError):
@@ -331,7 +331,7 @@ async def test_a_cancelled_publish_can_be_done_again(kafka: KafkaCluster) -> Non
 async def test_the_broker_may_be_away_at_start_and_in_between(
     kafka_cluster: Callable[..., KafkaCluster], tmp_path: Path
 ) -> None:
-    """DESIGN.md section 5: the daemon stays up, says why, and goes on when the broker is back."""
+    """The daemon stays up, says why, and goes on when the broker is back."""
     cluster = await asyncio.to_thread(kafka_cluster)
     settings = settings_of(cluster, "__remote_log_metadata", snapshot_path=str(tmp_path / "snapshot.db"))
     await asyncio.to_thread(cluster[1].stop)

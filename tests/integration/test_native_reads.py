@@ -1,5 +1,5 @@
 """A broker with native tiering reads what the sidecar wrote: its events by Kafka's own metadata manager, its segments and
-indexes record for record (DESIGN.md section 1).
+indexes record for record.
 
 Kafka's own LocalTieredStorage stands for the plugin: our objects are laid out as its files.
 """

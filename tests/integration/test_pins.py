@@ -84,7 +84,7 @@ def contents(pin: Pin) -> tuple[bytes, object]:
 def test_a_broker_starts_over_pins_and_deletes_beside_them(
     kafka_cluster: Any, link: Callable[[str, str], None]
 ) -> None:
-    """DESIGN.md section 4 rule 2: after a clean stop and after kill -9, with pins of live and of deleted segments."""
+    """After a clean stop and after kill -9, with pins of live and of deleted segments."""
     cluster: KafkaCluster = kafka_cluster()
     broker, topic = cluster.brokers[0], "pinned"
     (log_dir,) = broker.log_dirs

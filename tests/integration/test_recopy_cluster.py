@@ -1,5 +1,5 @@
 """What the store has lost is copied again by whichever broker's sidecar leads by the time somebody can: three brokers, and a
-request that outlives the leader it was made to (U12; DESIGN.md section 4, rules 1 and 4)."""
+request that outlives the leader it was made to (U12)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state topic over a real broker (DESIGN.md section 5, where state lives)."""
+"""The state topic over a real broker."""
 
 from __future__ import annotations
 

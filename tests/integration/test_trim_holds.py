@@ -1,5 +1,5 @@
-"""Trims wait for groups, on real brokers (issue 6: "nor past consumer groups' committed offsets if so configured"; DESIGN.md
-section 5: "never past a share group's start offset unless configured so")."""
+"""Trims wait for groups, on real brokers (issue 6: "nor past consumer groups' committed offsets if so configured"), and
+never go past a share group's start offset unless that is configured."""
 
 from __future__ import annotations
 

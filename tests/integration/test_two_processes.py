@@ -1,4 +1,4 @@
-"""Sidecar and gateway as two processes beside one broker, by the command lines of the shipped units (DESIGN.md section 6)."""
+"""Sidecar and gateway as two processes beside one broker, by the command lines of the shipped units."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expiry by two sidecars, one of them a zombie, with crashes and skewed clocks (issue text "Must show"; DESIGN.md section 4).
+"""Expiry by two sidecars, one of them a zombie, with crashes and skewed clocks (issue text "Must show").
 
 The model knows the log: which offsets the true leader's history has, and how old each segment is by a clock that is right.
 Nothing inside retention may become unreadable at any step; what is outside ends deleted, and no object is left alone.

@@ -1,4 +1,4 @@
-"""Nothing goes from both tiers that no decision gave up (DESIGN.md section 4, rule 10; issue 16, finding 1).
+"""Nothing goes from both tiers that no decision gave up (issue 16, finding 1).
 
 The model knows one log of segments in order, and what an operator's settings and a user's deletes gave up of it: a round of
 expiry takes the oldest as far as they are due, unless more than half of the log is; then it waits for the settings to be set

@@ -1,4 +1,4 @@
-"""Two leaders' events in every order against a plain model (issue 4, Must show; DESIGN.md section 4, rules 1, 4, 5, 6)."""
+"""Two leaders' events in every order against a plain model (issue 4, Must show)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a leader has said of its epochs is not forgotten with the broker's file: what an unclean election cut off stays away
-(DESIGN.md, rule 4).
+"""What a leader has said of its epochs is not forgotten with the broker's file: what an unclean election cut off stays away.
 
 No leader of these worlds takes over a log that is empty above a start that has moved: its file begins with its own epoch, and
 nothing tells which of two histories was before (docs/design/0002, what remains).

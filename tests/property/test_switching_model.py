@@ -1,4 +1,4 @@
-"""What ``disable`` takes for remote is of the leader's very log, whatever elections there were (U10; DESIGN.md, rule 1)."""
+"""What ``disable`` takes for remote is of the leader's very log, whatever elections there were (U10)."""
 
 from __future__ import annotations
 

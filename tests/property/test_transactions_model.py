@@ -1,4 +1,4 @@
-"""Transactions cut into segments at random, beside a broker that loses its producers' state at borders (DESIGN.md rule 14)."""
+"""Transactions cut into segments at random, beside a broker that loses its producers' state at borders."""
 
 from __future__ import annotations
 

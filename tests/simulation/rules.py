@@ -1,4 +1,4 @@
-"""The rules of the protocol that hold at every single step, looked at when something becomes durable (DESIGN.md section 4).
+"""The rules of the protocol that hold at every single step, looked at when something becomes durable.
 
 What a consumer finds in the end is the oracle's part; these rules say which step was wrong, and catch what luck would hide.
 """

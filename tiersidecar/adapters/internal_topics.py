@@ -1,7 +1,7 @@
 """Topics that the sidecars themselves keep: made when missing, and checked for settings that could lose events.
 
 ``__remote_log_metadata`` and ``__tiersidecar_state`` say which data may be deleted, so weak settings on one of them stop
-every delete (DESIGN.md section 5, where state lives).
+every delete (docs/design/0002).
 """
 
 from __future__ import annotations

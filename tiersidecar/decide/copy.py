@@ -1,7 +1,7 @@
 """Choice of the sealed segments of a partition that are copied next, and how far its copying lags.
 
 Source: RemoteLogManager.RLMCopyTask, with the start moved to the segment that *contains* the first offset not yet remote:
-replicas roll differently, and starting at the next boundary would leave a hole (DESIGN.md section 3).
+replicas roll differently, and starting at the next boundary would leave a hole (docs/design/0001).
 """
 
 from __future__ import annotations

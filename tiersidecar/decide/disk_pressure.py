@@ -1,4 +1,4 @@
-"""Forecast of how soon a disk will be full, and whether an operator has to act (DESIGN.md section 5, disk full)."""
+"""Forecast of how soon a disk will be full, and whether an operator has to act (docs/operations/retention.md)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Choice of the remote segments of a led partition that go, and of its remote log start then.
 
-Source: RemoteLogManager.RLMExpirationTask (S-056 to S-075), with a lineage and a log start of our own (DESIGN.md section 5),
+Source: RemoteLogManager.RLMExpirationTask (S-056 to S-075), with a lineage and a log start of our own (docs/design/0003),
 and with stops where Kafka would delete.
 
 The guard limits what one round may delete, both of what is remote and of what never was.

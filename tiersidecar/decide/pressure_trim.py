@@ -1,4 +1,4 @@
-"""Local data that goes for space below ``disk.reserve``, where the user allows it (DESIGN.md section 5, disk full)."""
+"""Local data that goes for space below ``disk.reserve``, where the user allows it (docs/operations/retention.md)."""
 
 from __future__ import annotations
 

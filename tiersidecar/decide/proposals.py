@@ -1,5 +1,5 @@
 """Verdict on a proposed delete: by what the broker itself says now, and never by the proposal alone where the broker can be
-asked (DESIGN.md section 4, rule 13)."""
+asked (docs/design/0006)."""
 
 from __future__ import annotations
 

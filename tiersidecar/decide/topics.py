@@ -1,4 +1,4 @@
-"""Partitions that are tiered here, their roles and directories, and what a topic's broker settings allow (DESIGN.md section 5).
+"""Partitions that are tiered here, their roles and directories, and what a topic's broker settings allow.
 
 **Directory.**  The directory of a led partition must be proven to be the one that its broker writes, not one of the same name
 and topic id.  Another may be left of a disk that was replaced, or show under another mount than the broker's.  The proof: a

@@ -1,4 +1,4 @@
-"""Limit of trimming a partition's local log at the broker: strict mode (DESIGN.md section 5).
+"""Limit of trimming a partition's local log at the broker: strict mode (docs/design/0001).
 
 The answer is always a boundary between two local segments; everything below it is past local retention and held, without
 a hole, by finished segments of this lineage.  Whether those really hold it (read back, same batches) is checked by the

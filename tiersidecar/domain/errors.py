@@ -198,7 +198,7 @@ class SegmentNotReadyError(_AtPath, RetriableError, message="segment {path} is n
 
 
 class SegmentChangedError(_AtPath, RetriableError, message="segment {path} changed while it was copied: {reason}"):
-    """The files of a segment changed while it was copied: truncated, deleted or rewritten (DESIGN.md, pin)."""
+    """The files of a segment changed while it was copied: truncated, deleted or rewritten."""
 
 
 class PinError(_AtPath, RetriableError, message="pin {path}: {reason}"):
@@ -375,7 +375,7 @@ class KeyServiceError(RetriableError, message="{service} could not {verb} a data
 
 
 class IllegalTransitionError(PartitionHaltedError, message="segment {segment} cannot go from {source} to {target}"):
-    """An event that the state machine forbids (DESIGN.md section 4, rule 5)."""
+    """An event that the state machine forbids."""
 
     segment: str
     source: str

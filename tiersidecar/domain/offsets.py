@@ -5,8 +5,7 @@ and log end offset are exclusive; :class:`ByteRange` is half-open.
 
 The lineage decides which remote segments are a partition's history.  The broker's leader-epoch-checkpoint is not a lineage
 (REQUIREMENTS.md 0.2): when the log start moves, Kafka drops the older epochs and rewrites the start of the first.  Ours is the
-epoch blob of the last finished segment that agrees with the live file, followed by the live file's entries; never a union
-(DESIGN.md section 5).
+epoch blob of the last finished segment that agrees with the live file, followed by the live file's entries; never a union.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Wishes of a topic's owner, its tiering mode and its two retentions (DESIGN.md section 5); the pauses that an operator has put
+"""Wishes of a topic's owner, its tiering mode and its two retentions; the pauses that an operator has put
 on copying or deleting, of one topic or of all; and stops of expiry by its guard.
 
 ``tiersidecar pause`` writes the pauses; the stops are in docs/design/0003-expiry-and-the-end-of-things.md.

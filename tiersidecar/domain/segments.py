@@ -1,6 +1,6 @@
 """Segments: the metadata topic's records of them, those on the broker's disk, and pins of those.
 
-The four record kinds of ``__remote_log_metadata`` keep Kafka's names and fields (FORMATS.md section 1).  Fields are written for
+The four record kinds of ``__remote_log_metadata`` keep Kafka's names and fields.  Fields are written for
 the Kafka version that will read our events, and read in every form.
 
 Pins keep a sealed segment readable after the broker has deleted it (docs/design/0004-pins.md).

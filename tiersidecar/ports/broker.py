@@ -273,7 +273,7 @@ class AuthorizeRead(Protocol):
         """
 
     async def may_read(self, credentials: Credentials, topic: str) -> bool:
-        """Return whether the broker itself lets this caller READ ``topic`` (DESIGN.md section 4, rule 7).
+        """Return whether the broker itself lets this caller READ ``topic``.
 
         Raises:
             CallerNotAuthenticatedError: the broker refused the credentials, or demands some and none were given.

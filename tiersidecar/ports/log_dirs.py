@@ -1,4 +1,4 @@
-"""The broker's log.dirs, read only (DESIGN.md section 4, rule 2)."""
+"""The broker's log.dirs, read only."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LogDirsView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFingerprint:
-    """Properties that must not change while a segment is copied (DESIGN.md section 2, pin)."""
+    """Properties that must not change while a segment is copied."""
 
     inode: int
     size_bytes: int

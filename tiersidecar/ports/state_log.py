@@ -1,4 +1,4 @@
-"""``__tiersidecar_state``: records that Kafka's metadata topic has no place for (DESIGN.md section 5, where state lives).
+"""``__tiersidecar_state``: records that Kafka's metadata topic has no place for (docs/design/0002).
 
 A compacted topic.  Offsets in it only rise within a leader epoch, and a later epoch's record counts: a write that would
 lower one, or of an earlier epoch, is a no-op.  A later epoch's lower remote log start hides no earlier one: see

@@ -1,4 +1,4 @@
-"""Cut the chunks of a segment at batch boundaries, by header only, each batch checked before it leaves (DESIGN.md rule 9)."""
+"""Cut the chunks of a segment at batch boundaries, by header only, each batch checked before it leaves."""
 
 from __future__ import annotations
 

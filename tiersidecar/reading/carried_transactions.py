@@ -1,6 +1,6 @@
 """Transactions that are open where a segment begins, or where an unclean election has cut one (docs/design/0011).
 
-A transaction is open where a segment begins if the remote segment before it says so (DESIGN.md rule 14).
+A transaction is open where a segment begins if the remote segment before it says so (docs/design/0011).
 
 A segment's snapshot and index are of its own end.  A transaction that was open at the cut may have been committed behind it,
 which no file shows, and have its end in the history that counts.  So the front is walked, from the last offset before the cut

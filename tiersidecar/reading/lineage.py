@@ -1,4 +1,4 @@
-"""The history that decides which remote segments may be read, copied after, or deleted, and its start (DESIGN.md section 5).
+"""The history that decides which remote segments may be read, copied after, or deleted, and its start (docs/design/0003).
 
 The broker's leader-epoch-checkpoint has forgotten the epochs below its log start.  What it has forgotten stands in the epoch
 blob of a remote segment: of the last finished one that agrees with the live file, because every blob has all epochs from
@@ -57,7 +57,7 @@ async def of_pictured(
 
 
 class LogStarts(Protocol):
-    """The remote log start: ours to keep (DESIGN.md section 5, where state lives)."""
+    """The remote log start: ours to keep (docs/design/0003)."""
 
     def remote_log_start_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
         """Return the first offset of the history ``lineage`` that a reader may have at all; -1 while nothing moved it."""

@@ -214,7 +214,7 @@ def recorded_keys(metadata: RemoteLogSegmentMetadata, key_prefix: str = "") -> O
     """Return the keys of the three objects: by the custom metadata as far as they say, else under ``key_prefix``.
 
     The manifest went up beside the others, so the recorded prefix counts for it too; the plugin looks for it under the
-    configured one and loses it when that changes (DESIGN.md section 5).  Those of a segment in another place than the default
+    configured one and loses it when that changes.  Those of a segment in another place than the default
     one begin with the place (:func:`~tiersidecar.domain.ids.place_prefix`), and have no other path than ours.
 
     Raises:

@@ -4,7 +4,7 @@ Offsets below the copied one that only the broker still holds have not been give
 
 A former release passed over segments that were past their retention at the time, and a typing error may have made them so.
 
-Offsets that neither tier holds any more are reported once: the first thing an operator must hear of (DESIGN.md rule 1).
+Offsets that neither tier holds any more are reported once: the first thing an operator must hear of.
 
 Before the first segment of a partition is copied, the start of its remote log is published.  Until then users delete at the
 broker itself: what they deleted must not be readable again once the segment that it was in is remote.  Afterwards only a

@@ -1,7 +1,7 @@
 """Watch the broker's log starts: above everything that a sidecar meant to trim, something else deletes local data.
 
 A ``retention.ms`` that tooling put back, or a DeleteRecords sent straight to the broker.  It is an alarm and nothing more: the
-broker's log start is never evidence of a user's delete (DESIGN.md section 5).
+broker's log start is never evidence of a user's delete (docs/design/0003).
 
 Halts a led partition that one of the sidecars' own topics has forgotten, before anything is done with it.
 

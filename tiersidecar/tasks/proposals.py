@@ -1,4 +1,4 @@
-"""Decide what gateways propose: deletes of users, by the tier role of the partition's leader (DESIGN.md section 4, rule 13).
+"""Decide what gateways propose: deletes of users, by the tier role of the partition's leader (docs/design/0006).
 
 A gateway has no right to write the state topic, nor to delete anything at the broker.  It answers its client that a delete is
 done only when it has read the start that is published here.

@@ -1,4 +1,4 @@
-"""Prove that remote segments hold what a local segment holds, before the local one is given up (DESIGN.md section 5).
+"""Prove that remote segments hold what a local segment holds, before the local one is given up (docs/design/0001).
 
 Both sides are read whole: the remote one through its manifest, chunk by chunk, the local one from the broker's disk; every
 batch CRC is checked, and the digests over the batches of the range must agree, so leader epochs and CRCs do.

@@ -1,7 +1,7 @@
 """The one walk over a segment's bytes, on their way to the store, and the look at its files before the first byte goes up.
 
 The walk checks every batch, and makes anew what must be: what a broker's files lack of a segment's transactions is added from
-its batches (DESIGN.md rule 14).
+its batches (docs/design/0011).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks whether each tiered topic's broker settings fit: every 30 s, and again before every trim (DESIGN.md section 5)."""
+"""Checks whether each tiered topic's broker settings fit: every 30 s, and again before every trim."""
 
 from __future__ import annotations
 

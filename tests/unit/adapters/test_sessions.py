@@ -1,4 +1,4 @@
-"""Work that is tried again without end (DESIGN.md section 5, broker or metadata topic not reachable)."""
+"""Work that is tried again without end."""
 
 from __future__ import annotations
 

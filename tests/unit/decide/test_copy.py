@@ -204,7 +204,7 @@ def test_the_newest_record_tells_the_age_and_not_the_time_of_the_file() -> None:
     ],
 )
 def test_nothing_is_passed_over_but_what_was_given_up(start: int, copied: list[int]) -> None:
-    """DESIGN.md section 4, rule 10."""
+    """Not even by a retention of a millisecond and a byte: only a decision moves the start."""
     given = view([100, 200, 300], policy=TopicPolicy(retention_ms=1, retention_bytes=1), now_ms=10**12)
     plan = decide_copy(replace(given, remote_log_start_offset=start))
     assert [segment.base_offset for segment in plan.segments] == copied

@@ -229,7 +229,7 @@ def test_in_race_mode_retention_takes_nothing_that_the_broker_has(
     ],
 )
 def test_nothing_is_given_up_because_of_what_is_remote(given: ExpiryView, start: int) -> None:
-    """DESIGN.md section 4, rule 10: the remote log start is never derived from what happens to be remote."""
+    """The remote log start is never derived from what happens to be remote."""
     assert decide_expiry(replace(given, high_watermark=2000)).remote_log_start_offset == start
 
 

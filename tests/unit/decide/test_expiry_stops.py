@@ -1,4 +1,4 @@
-"""When expiry stops and says why (issue text "Safety"; DESIGN.md section 5; U16, U24)."""
+"""When expiry stops and says why (issue text "Safety"; U16, U24)."""
 
 from __future__ import annotations
 

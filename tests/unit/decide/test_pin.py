@@ -1,4 +1,4 @@
-"""Which segments are pinned and which pins go, for one partition (S-044, S-048, S-049, S-053; DESIGN.md section 2, pin)."""
+"""Which segments are pinned and which pins go, for one partition (S-044, S-048, S-049, S-053)."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_a_copy_that_is_not_finished_counts_for_nothing() -> None:
 
 
 def test_a_zombies_segment_beyond_its_epoch_does_not_stand_for_the_next_one() -> None:
-    """DESIGN.md section 4, rule 4: it is outside the lineage, and will be deleted."""
+    """It is outside the lineage, and will be deleted."""
     lineage = Lineage.of([(0, 0), (1, 60)])
     zombie = remote((0, 99))
     assert not is_remote(lineage, zombie, local_segments(0, 100)[0])

@@ -1,4 +1,4 @@
-"""Which pins go for time and for space (U8; DESIGN.md section 5, disk full)."""
+"""Which pins go for time and for space (U8)."""
 
 from __future__ import annotations
 

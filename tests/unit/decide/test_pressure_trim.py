@@ -1,5 +1,5 @@
-"""What goes below disk.reserve (DESIGN.md section 5: "strict mode trims nothing that is not copied and within total retention
-unless disk.pressure.policy: drop-oldest")."""
+"""What goes below disk.reserve : strict mode trims nothing that is not copied and within total retention,
+unless ``disk.pressure.policy`` is ``drop-oldest``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who cares for which partition, and which topics are refused (S-180, S-181, DESIGN.md section 5).
+"""Who cares for which partition, and which topics are refused (S-180, S-181).
 
 Whose directory it is: a leader's file ends with the epoch in which it leads.
 

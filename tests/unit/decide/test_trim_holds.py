@@ -1,4 +1,4 @@
-"""Whom a trim waits for (issue 6: "nor past consumer groups' committed offsets if so configured"; DESIGN.md section 5)."""
+"""Whom a trim waits for (issue 6: "nor past consumer groups' committed offsets if so configured")."""
 
 from __future__ import annotations
 

@@ -156,14 +156,14 @@ def test_the_unit_outlasts_the_grace_period() -> None:
 
 
 def test_the_unit_starts_after_the_broker_and_is_not_bound_to_it() -> None:
-    """DESIGN.md section 4, rule 2: neither may pull the other down."""
+    """Neither may pull the other down."""
     section = unit()["Unit"]
     assert "kafka.service" in section["After"]
     assert not {"Requires", "BindsTo", "PartOf", "Requisite", "Conflicts"} & set(section)
 
 
 def test_the_unit_puts_no_mount_between_log_dirs_and_pins() -> None:
-    """DESIGN.md section 5, pins: link(2) across two mounts of one file system fails."""
+    """link(2) across two mounts of one file system fails."""
     service = unit()["Service"]
     mounts = {
         "ReadWritePaths",
@@ -197,7 +197,7 @@ def test_the_containers_paths_are_mounted(tmp_path: Path) -> None:
 
 
 def test_the_brokers_volume_is_mounted_once_whole_and_writable_above_its_log_dir(tmp_path: Path) -> None:
-    """DESIGN.md section 5: pins lie beside the log dir on the same mount."""
+    """Pins lie beside the log dir on the same mount."""
     (data,) = [mount for mount in sidecar()["volumeMounts"] if mount["name"] == "data"]
     assert data.keys() == {"name", "mountPath"}
     _, example = documents(DEPLOY / "kubernetes" / "statefulset-example.yaml")
@@ -219,7 +219,7 @@ def test_the_container_runs_as_the_brokers_user_without_privileges() -> None:
 
 
 def test_no_probe_of_the_sidecar_can_take_the_broker_out_of_service(tmp_path: Path) -> None:
-    """DESIGN.md section 4, rule 2: liveness asks for /healthz, and readiness is not the pod's."""
+    """Liveness asks for /healthz, and readiness is not the pod's."""
     container = sidecar()
     assert "readinessProbe" not in container
     port = shipped_config(tmp_path).status.listen.port

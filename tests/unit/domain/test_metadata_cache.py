@@ -133,7 +133,7 @@ def test_an_update_of_an_unknown_segment_is_an_error_once_loaded_and_ignored_bef
 
 
 def test_deleting_again_what_is_gone_may_be_asked_for() -> None:
-    """The same state again is idempotent (DESIGN.md section 4, rule 5): a caller who was cancelled repeats its step."""
+    """The same state again is idempotent: a caller who was cancelled repeats its step."""
     cache = cache_of(*PATHS[DELETING], updated(1, DELETED))
     cache.check(updated(1, DELETED))
     with pytest.raises(UnknownSegmentError):

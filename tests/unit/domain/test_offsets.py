@@ -297,7 +297,7 @@ def test_every_segment_of_a_history_is_within_it(known: Lineage, start: int, len
     ],
 )
 def test_a_blob_is_carried_on_by_the_live_file(blob: Epochs, live: Epochs, expected: Epochs) -> None:
-    """DESIGN.md section 5: the blob of the last finished segment that agrees, then the live file's entries."""
+    """The blob of the last finished segment that agrees, then the live file's entries."""
     assert lineage(blob).extended_by(entries(live)) == lineage(expected)
 
 

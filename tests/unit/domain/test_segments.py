@@ -1,4 +1,4 @@
-"""Which Kafka knows TxnIndexEmpty (FORMATS.md section 3).
+"""Which Kafka knows TxnIndexEmpty.
 
 A partition that reaches back as far as its pins do (docs/design/0004-pins.md).
 """

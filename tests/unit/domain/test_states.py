@@ -32,7 +32,7 @@ LEGAL = {
 def test_only_these_moves_of_a_segment_are_legal(
     source: RemoteLogSegmentState | None, target: RemoteLogSegmentState
 ) -> None:
-    """DESIGN.md section 4, rule 5."""
+    """Kafka's own, and that a state may be repeated."""
     assert is_valid_transition(source, target) is ((source, target) in LEGAL)
 
 

@@ -1,4 +1,4 @@
-"""Cutting chunks at batch boundaries, every batch checked (DESIGN.md section 4, rule 9; S-144, S-147)."""
+"""Cutting chunks at batch boundaries, every batch checked (S-144, S-147)."""
 
 from __future__ import annotations
 

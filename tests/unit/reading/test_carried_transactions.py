@@ -1,4 +1,4 @@
-"""What is open where a segment begins, as the remote segment before it tells (DESIGN.md section 4, rule 14)."""
+"""What is open where a segment begins, as the remote segment before it tells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our lineage: the epoch blob of the last finished segment that agrees with the live file, then that (DESIGN.md section 5)."""
+"""Our lineage: the epoch blob of the last finished segment that agrees with the live file, then that."""
 
 from __future__ import annotations
 

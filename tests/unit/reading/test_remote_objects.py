@@ -1,4 +1,4 @@
-"""Opening remote segments: keys, manifests, data keys (DESIGN.md section 5, keys of objects).
+"""Opening remote segments: keys, manifests, data keys.
 
 One piece of work per key, which outlives those who asked for it (U2).
 

@@ -1,4 +1,4 @@
-"""Which HTTP connection makes room for a new one (DESIGN.md, rule 8).
+"""Which HTTP connection makes room for a new one.
 
 Clients that take a byte now and then.
 

@@ -1,4 +1,4 @@
-"""A new leader decides nothing before metadata and state are as of its leadership (S-180, DESIGN.md section 4, rule 4)."""
+"""A new leader decides nothing before metadata and state are as of its leadership (S-180)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copying what the broker has deleted: real segments, real links (S-049; DESIGN.md section 2: a pin is not a snapshot)."""
+"""Copying what the broker has deleted: real segments, real links (S-049)."""
 
 from __future__ import annotations
 

@@ -266,7 +266,7 @@ def test_a_deposed_leader_is_refused_by_the_broker() -> None:
 
 
 def test_a_deposed_leader_that_nobody_refuses_deletes_nothing_once_the_new_one_has_spoken() -> None:
-    """DESIGN.md section 4, rule 4: the state topic keeps what the later epoch said."""
+    """The state topic keeps what the later epoch said."""
     world = world_of(*TWO_OLD)
     zombie = sidecar(world, TopicPolicy(retention_ms=1))
     new = sidecar(world, FOREVER, broker_id=2, leader_epoch=1)
@@ -311,7 +311,7 @@ def test_observe_only_writes_nothing() -> None:
 
 
 def test_a_topic_that_the_broker_tiers_itself_is_left_alone() -> None:
-    """DESIGN.md section 5: two writers would each delete what the other counts on."""
+    """Two writers would each delete what the other counts on."""
     world = world_of(*TWO_OLD)
     one = sidecar(world)
     one.table.refused_topics[TOPIC_ID_PARTITION.topic] = "remote.storage.enable is true"
@@ -508,7 +508,7 @@ def test_a_lineage_that_cannot_be_read_deletes_nothing_and_says_why(error: Excep
 
 
 def test_a_log_start_that_fell_back_after_a_crash_moves_nothing_remote() -> None:
-    """DESIGN.md section 5: DeleteRecords to 300, kill -9, and the earliest offset is 0 again; nor does one that moved ahead."""
+    """DeleteRecords to 300, kill -9, and the earliest offset is 0 again; nor does one that moved ahead."""
     world = world_of(*segments(3))
     run(
         world.state.publish_partition_state(

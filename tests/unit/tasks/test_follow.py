@@ -70,7 +70,7 @@ async def test_unpinned_once_the_copy_is_finished() -> None:
     ids=["its copy has only begun", "its copy is on its way out"],
 )
 async def test_a_pin_stays_unless_its_copy_is_finished_and_stays_so(state: State) -> None:
-    """DESIGN.md section 5: a pin may be the only copy until COPY_SEGMENT_FINISHED is read back."""
+    """A pin may be the only copy until COPY_SEGMENT_FINISHED is read back."""
     shell = PinShell(pin_of(0, 50))
     await shell.open(100, 150)
     await shell.metadata.publish(remote_segment(0, 49, state=State.COPY_SEGMENT_STARTED))
@@ -162,7 +162,7 @@ async def test_before_the_replay_race_mode_pins_and_drops_nothing() -> None:
 
 @pytest.mark.parametrize("mode", list(RetentionMode))
 async def test_while_the_metadata_topic_cannot_be_relied_on_no_pin_goes_because_of_a_copy(mode: RetentionMode) -> None:
-    """DESIGN.md, rule 1: in race mode the broker deletes all the same, and the event that names the copy may be lost."""
+    """In race mode the broker deletes all the same, and the event that names the copy may be lost."""
     shell = PinShell(pin_of(0, 50))
     shell.be(policy=TopicPolicy(mode=mode))
     await shell.open(50, 100)

@@ -1,5 +1,5 @@
 """A partition of very many remote segments: whoever looks at all of them does so in a thread, since a gateway may share the
-loop (DESIGN.md, rule 2)."""
+loop."""
 
 from __future__ import annotations
 

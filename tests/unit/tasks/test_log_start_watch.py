@@ -1,4 +1,4 @@
-"""An alarm for local data that something else deleted: the log start is no evidence of a delete (DESIGN.md section 5)."""
+"""An alarm for local data that something else deleted: the log start is no evidence of a delete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keeper of all pins: start, bounds, and what pins are of that is gone (U8; DESIGN.md section 5, disk full)."""
+"""The keeper of all pins: start, bounds, and what pins are of that is gone (U8)."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ PLACES = ["copy.started.published", "copy.log.stored", "copy.indexes.stored", "c
 
 @pytest.mark.parametrize("place", PLACES)
 async def test_a_truncation_in_the_middle_of_a_copy_abandons_it(shell: TierShell, place: str) -> None:
-    """DESIGN.md section 2: a pin is not a snapshot."""
+    """A pin is not a snapshot."""
     topic_id_partition = shell.topic_id_partition("plain-0")
     log = Path(shell.table.local.partitions[topic_id_partition].segments[0].log_path)
 
@@ -194,7 +194,7 @@ async def test_a_truncation_in_the_middle_of_a_copy_abandons_it(shell: TierShell
 
 @pytest.mark.parametrize("place", PLACES)
 async def test_a_deposed_leader_does_not_finish(shell: TierShell, place: str) -> None:
-    """S-236, DESIGN.md section 4 rule 4."""
+    """S-236."""
     topic_id_partition = shell.topic_id_partition("plain-0")
 
     async def depose() -> None:
@@ -207,7 +207,7 @@ async def test_a_deposed_leader_does_not_finish(shell: TierShell, place: str) ->
 
 
 async def test_a_flipped_bit_never_becomes_an_object(shell: TierShell) -> None:
-    """DESIGN.md section 4 rule 9; a second attempt reads first, and publishes nothing."""
+    """A second attempt reads first, and publishes nothing."""
     topic_id_partition = shell.topic_id_partition("plain-0")
     log = Path(shell.table.local.partitions[topic_id_partition].segments[1].log_path)
     data = bytearray(log.read_bytes())
@@ -255,7 +255,7 @@ async def test_while_the_store_is_away_no_copy_is_begun(shell: TierShell, monkey
 
 
 async def test_trim_goes_no_further_than_what_was_read_back(shell: TierShell) -> None:
-    """S-048, DESIGN.md section 5: intended offset published, then DeleteRecords, at a segment boundary."""
+    """S-048: intended offset published, then DeleteRecords, at a segment boundary."""
     topic_id_partition = shell.topic_id_partition("plain-0")
     tiered = shell.tiered(topic_id_partition)
     await shell.copy.run(tiered)
@@ -278,7 +278,7 @@ async def test_trim_goes_no_further_than_what_was_read_back(shell: TierShell) ->
 async def test_trimming_waits_before_a_segment_whose_remote_copy_cannot_be_proven(
     tmp_path: Path, blocking: ThreadBlocking, damage: str, reason: str
 ) -> None:
-    """DESIGN.md section 5: batch epochs and CRCs of the local range equal the remote copy's.  What comes before goes, the lane
+    """Batch epochs and CRCs of the local range equal the remote copy's.  What comes before goes, the lane
     is not halted, so expiry goes on; it is looked at again later, and later still."""
     clock, telemetry = ManualClock(), RecordedTelemetry()
     shell = TierShell(
@@ -343,7 +343,7 @@ async def test_a_metadata_topic_that_loses_data_stops_the_trim(shell: TierShell,
 
 
 async def test_broker_retention_put_back_stops_the_trim(shell: TierShell) -> None:
-    """DESIGN.md section 5: settings are looked at right before each trim."""
+    """Settings are looked at right before each trim."""
     topic_id_partition = shell.topic_id_partition("plain-0")
     tiered = shell.tiered(topic_id_partition)
     await shell.copy.run(tiered)
@@ -477,7 +477,7 @@ async def test_a_finish_whose_answer_is_lost_is_said_again_and_nobody_takes_the_
 async def test_a_deposed_leader_does_not_insist_on_its_finish(
     shell: TierShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 4 of DESIGN.md: whether it is durable is for the next leader to find out."""
+    """Whether it is durable is for the next leader to find out."""
     topic_id_partition, publish, said = shell.topic_id_partition("plain-0"), shell.metadata.publish, list[State]()
     tiered = shell.tiered(topic_id_partition)
 
@@ -496,7 +496,7 @@ async def test_a_deposed_leader_does_not_insist_on_its_finish(
 
 
 async def test_a_process_that_stood_still_before_its_delete_records_trims_nobody_elses_log(shell: TierShell) -> None:
-    """DeleteRecords carries no epoch (DESIGN.md section 5): frozen between its last look and the request, the process wakes up
+    """DeleteRecords carries no epoch: frozen between its last look and the request, the process wakes up
     when another leads, whose history may be another one."""
     topic_id_partition = shell.topic_id_partition("plain-0")
     tiered = shell.tiered(topic_id_partition)

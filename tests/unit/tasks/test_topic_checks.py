@@ -1,4 +1,4 @@
-"""Whether a topic's settings allow tiering it, looked at again and again (DESIGN.md section 5)."""
+"""Whether a topic's settings allow tiering it, looked at again and again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker's log.dirs on this machine's disks; read only (DESIGN.md section 4, rule 2).
+"""The broker's log.dirs on this machine's disks; read only.
 
 Many callers, one scan at a time.
 

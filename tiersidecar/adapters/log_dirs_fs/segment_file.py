@@ -265,7 +265,7 @@ def read_segment_artefacts(segment: LocalSegment) -> SegmentArtefacts:
     """Read the companions of a sealed segment, byte for byte as they lie on the disk.
 
     One that is not there, and a snapshot that fails its CRC, may come: the broker writes the snapshot after it has opened
-    the following segment, and not in one step (FORMATS.md section 2).
+    the following segment, and not in one step.
 
     Raises:
         SegmentChangedError: the segment itself is gone.

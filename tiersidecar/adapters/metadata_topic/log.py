@@ -1,7 +1,7 @@
 """Remote log metadata over ``__remote_log_metadata``, as Kafka's TopicBasedRemoteLogMetadataManager keeps it (S-083 to S-107).
 
 The broker may be away at any time: then :attr:`TopicBasedMetadataLog.readiness_reason` says so, what was read before still
-answers, and we try again without end.  Only a wrong partition count ends the process (DESIGN.md section 5).
+answers, and we try again without end.  Only a wrong partition count ends the process (docs/design/0002).
 
 Reads of the replayed metadata (:class:`~tiersidecar.ports.metadata_log.MetadataView`).
 """

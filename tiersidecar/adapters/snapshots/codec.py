@@ -4,7 +4,7 @@
 
     {"format":"tiersidecar-snapshot","version":1,...}\n     the head, JSON: everything but the segments
     <zstd frame>                                             the segments: each 4 bytes of length, and Kafka's own snapshot
-                                                             record (RemoteLogSegmentMetadataSnapshot, FORMATS.md section 1)
+                                                             record (RemoteLogSegmentMetadataSnapshot)
     <4 bytes>                                                CRC32C of all before, big endian
 
 What the state topic says has the form of its records.  Fields of the head that we do not know are passed over.

@@ -1,4 +1,4 @@
-"""``__tiersidecar_state`` over a compacted topic (DESIGN.md section 5, where state lives).
+"""``__tiersidecar_state`` over a compacted topic (docs/design/0002).
 
 Every sidecar reads all of it (:mod:`~tiersidecar.adapters.state_topic.replica`).  A publish returns after our own consumer has
 read it back, so that a delete may act on it.

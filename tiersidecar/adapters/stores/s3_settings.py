@@ -68,7 +68,7 @@ class S3Settings:
                 read_timeout=self.attempt_timeout_s,
                 max_pool_connections=_CONNECTIONS,
                 retries={"mode": "adaptive", "total_max_attempts": self.max_attempts},
-                # botocore's own sums cost 3 CPU seconds per GiB (FORMATS.md section 7); ours are sent explicitly.
+                # botocore's own sums cost 3 CPU seconds per GiB; ours are sent explicitly.
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",
                 s3={"addressing_style": self.addressing, "payload_signing_enabled": False},

@@ -26,7 +26,7 @@ class CustomMetadataField(StrEnum):
 
 
 class VerifyReadBack(StrEnum):
-    """How a copied segment is checked before anything local may go (DESIGN.md section 5)."""
+    """How a copied segment is checked before anything local may go (docs/design/0001)."""
 
     AUTO = "auto"
     CHECKSUM = "checksum"

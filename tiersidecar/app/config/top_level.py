@@ -39,7 +39,7 @@ TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
 
 
 class Role(StrEnum):
-    """The work of a process (DESIGN.md section 6).
+    """The work of a process.
 
     ``tier`` copies, trims, expires and follows; ``read`` serves HTTP; ``gateway`` serves Kafka's protocol.
     """
@@ -305,7 +305,7 @@ class TopLevelKeys(Section):
 
     compaction_trim_enabled: bool = False
     """Trim the local logs of topics with cleanup.policy compact,delete in strict mode, by local.retention.ms and
-    local.retention.bytes. Consumers of the broker then see only the rest of the table, as of any trimmed topic: all of it is
+    local.retention.bytes. Consumers of the broker then see only part of the table, as of any trimmed topic: the whole of it is
     read through the gateway. Brokers refuse it for topics with compact alone. Experimental: see
     docs/operations/topics.md."""
 

@@ -1,4 +1,4 @@
-"""Layout of one segment as three objects, and of the manifest that says how to read them back (DESIGN.md section 2).
+"""Layout of one segment as three objects, and of the manifest that says how to read them back (docs/design/0001).
 
 Nothing here holds a .log: the uploader passes each chunk through :attr:`SegmentLayout.transform`, puts the result, and
 asks for the small objects in the end.

@@ -19,7 +19,7 @@ from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
 
 
 class DirectoryKind(StrEnum):
-    """Kind of a partition directory; all but ``CURRENT`` end in the value and are not ours to copy (DESIGN.md section 5)."""
+    """Kind of a partition directory; all but ``CURRENT`` end in the value and are not ours to copy."""
 
     CURRENT = ""
     DELETE = "-delete"

@@ -5,7 +5,7 @@ producer ``producerId i64 | epoch i16 | lastSequence i32 | lastOffset i64 | offs
 i32 | currentTxnFirstOffset i64``, big endian; the CRC32C covers all after itself.  Brokers write them non-atomically: one that
 fails here may be whole a moment later.
 
-Transactions are read from a segment's batches too (DESIGN.md rule 14; ``CompletedTxn``).  A broker that has lost its producers'
+Transactions are read from a segment's batches too (docs/design/0011; ``CompletedTxn``).  A broker that has lost its producers'
 state (a move to another log dir, a new replica, a crash after the last snapshot was deleted) writes no abort entry for a
 transaction that began before, and a producer snapshot in which that one is not open.  The batches have the markers, and the
 segment before has the transactions that are open where this one begins.

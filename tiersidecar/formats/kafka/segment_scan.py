@@ -1,4 +1,4 @@
-"""Check a whole .log while it streams past: every batch's checksum, rising offsets, leader epochs (DESIGN.md rule 9)."""
+"""Check a whole .log while it streams past: every batch's checksum, rising offsets, leader epochs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Struct codec of the two hot records, RemoteLogSegmentMetadata and its update (FORMATS.md section 1).
+"""Struct codec of the two hot records, RemoteLogSegmentMetadata and its update (docs/design/0002).
 
 Reading is exact or declines: a record of another than the common shape (one leader epoch, no tag but TxnIndexEmpty, custom
 metadata below 127 bytes) makes :func:`read_added` and :func:`read_updated` return None, and

@@ -1,4 +1,4 @@
-"""Events of the metadata topic to bytes and back (RemoteLogMetadataSerde; FORMATS.md section 1).
+"""Events of the metadata topic to bytes and back (RemoteLogMetadataSerde; docs/design/0002).
 
 Reading takes records of every Kafka version, and skips tags that it does not know; writing leaves out fields that the target
 version does not know.  A replay reads the two hot records with :mod:`tiersidecar.formats.metadata.hot` instead.

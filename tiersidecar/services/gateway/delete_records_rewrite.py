@@ -1,4 +1,4 @@
-"""DeleteRecords through the gateway: a user's delete, which moves the log start of both tiers (DESIGN.md section 5).
+"""DeleteRecords through the gateway: a user's delete, which moves the log start of both tiers (docs/design/0006).
 
 It goes in two steps.  Deletes of what may be tiered go to the broker up to 0 first, on the user's own connection: that deletes
 nothing, and the broker says what may be done.  Then what the remote part needs is made ready, and offset -1 becomes the high

@@ -1,4 +1,4 @@
-"""The remote part of a user's delete: proposed to the sidecar of the partition's leader, which decides (DESIGN.md section 5).
+"""The remote part of a user's delete: proposed to the sidecar of the partition's leader, which decides (docs/design/0006).
 
 What the broker accepts is proof for the topic and leader epoch that it had when it was asked.  Of a topic that was made a
 moment ago the table knows nothing yet: the broker's disk has its id and its leader epoch, and it is waited for.

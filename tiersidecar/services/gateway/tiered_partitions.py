@@ -1,7 +1,7 @@
 """Which partitions of a request are tiered, as the gateway sees them, and which of their records are deleted; and the log
 start, high watermark and last stable offset of the broker's logs, remembered for a moment.
 
-A broker gives records that no client may have any more (DESIGN.md section 5): it writes its log start down once a minute, and
+A broker gives records that no client may have any more (docs/design/0006): it writes its log start down once a minute, and
 after a crash it begins again below what a user, or retention, has deleted, until the leader's sidecar has trimmed it once more.
 The remote log start is known here, in memory, as far as this process has read the state topic.  Of which history it is, the
 batch's leader epoch says.  So an election that is not known here yet sends no client past what the new leader

@@ -1,4 +1,4 @@
-"""A list of groups that may not be whole is never taken for one (DESIGN.md section 5: share groups, consumer groups)."""
+"""A list of groups that may not be whole is never taken for one."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def names(view: LogDirsView) -> list[str]:
 
 
 class TestRealBrokers:
-    """DESIGN.md, must show: our view of the log dirs equals what Kafka says of them."""
+    """Our view of the log dirs equals what Kafka says of them."""
 
     @pytest.mark.parametrize(
         ("state", "offsets_file"),
@@ -104,7 +104,7 @@ class TestRealBrokers:
 
 class TestNames:
     async def test_what_is_not_ours_is_passed_over(self, scratch: ScratchLogDir, log_dirs: FilesystemLogDirs) -> None:
-        """DESIGN.md section 5 (sealed), FORMATS.md section 5."""
+        """Directories that Kafka itself renames, or that others made, are no partitions."""
         scratch.add_partition("orders-0", 0, 100)
         for name in (
             "orders-1.0123456789abcdef0123456789abcdef-delete",

@@ -133,7 +133,7 @@ async def test_the_active_segment_may_have_grown_since_it_was_listed(
 
 
 async def test_a_truncation_while_it_is_open_shows(log_dirs: FilesystemLogDirs, directory: Path) -> None:
-    """The pin is no snapshot: the inode is the same (DESIGN.md section 2)."""
+    """The pin is no snapshot: the inode is the same."""
     async with log_dirs.open_segment(sealed_segment(directory, 0)) as opened:
         before = await opened.fingerprint()
         assert await opened.fingerprint() == before

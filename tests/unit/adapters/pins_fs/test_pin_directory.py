@@ -102,7 +102,7 @@ def test_without_a_time_index_it_is_the_time_of_change(
 
 
 def test_a_missing_snapshot_is_linked_later(pins: PinDirectory, local: LocalPartition) -> None:
-    """FORMATS.md section 2: it appears after the successor segment."""
+    """It appears after the successor segment."""
     segment = local.segments[0]
     snapshot = Path(segment.directory, f"{segment.next_base_offset:020d}.snapshot")
     later = snapshot.rename(snapshot.with_suffix(".later"))

@@ -40,7 +40,7 @@ def test_golden_names() -> None:
 
 @given(pin_names())
 def test_every_name_parses_back_and_is_nothing_of_kafkas(name: PinName) -> None:
-    """DESIGN.md section 4 rule 2: no name of ours may be taken for a partition or a segment."""
+    """No name of ours may be taken for a partition or a segment."""
     for file in name.all_names:
         full = name.prefix + file
         assert parse_pin_file(full) == (name, file)

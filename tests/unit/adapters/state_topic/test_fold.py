@@ -1,4 +1,4 @@
-"""What the state topic's records add up to (DESIGN.md section 5, where state lives)."""
+"""What the state topic's records add up to."""
 
 from __future__ import annotations
 

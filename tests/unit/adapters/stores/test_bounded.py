@@ -150,7 +150,7 @@ async def test_a_request_that_cannot_be_stopped_is_left_alone(
 async def test_requests_left_alone_do_not_pile_up(
     store: BoundedStore, inner: StallingStore, clock: ManualClock
 ) -> None:
-    """DESIGN.md section 4 rule 8: threads are few, and the third request would take another one."""
+    """Threads are few, and the third request would take another one."""
     inner.is_deaf = True
     for _ in range(2):
         task = asyncio.ensure_future(store.head_object("k"))

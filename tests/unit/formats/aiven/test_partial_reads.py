@@ -1,6 +1,6 @@
 """A read from an offset finds its batch through the stored objects alone, fetching no byte but those it needs.
 
-Offset -> position by the offset index in .indexes -> chunks by the manifest -> batches by their headers (DESIGN.md section 3).
+Offset -> position by the offset index in .indexes -> chunks by the manifest -> batches by their headers.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def test_a_wrong_checksum_is_told_with_both_values() -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_old_formats_have_offset_and_time_but_neither_epoch_nor_producer(magic: int) -> None:
-    """DESIGN.md section 4, rule 9: magic first; formats 0 and 1 have CRC32 and no epoch."""
+    """Magic first; formats 0 and 1 have CRC32 and no epoch."""
     log = legacy_message(41, None, b"v", magic=magic, timestamp=1234) + legacy_message(42, b"k", b"vv", magic=magic)
     first, second = (header for _, header in iter_batch_headers(log))
     assert (first.magic, first.last_offset, first.partition_leader_epoch, first.producer_id) == (magic, 41, -1, -1)

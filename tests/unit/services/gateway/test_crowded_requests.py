@@ -1,4 +1,4 @@
-"""Requests of thousands of partitions: what they cost the brokers, and the other connections (DESIGN.md, rule 8)."""
+"""Requests of thousands of partitions: what they cost the brokers, and the other connections."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ async def test_where_the_broker_says_the_same_again_what_was_judged_meanwhile_is
     ids=str,
 )
 async def test_what_is_ready_stays_here_when_the_broker_says_anything_else(row: dict[str, Any]) -> None:
-    """DESIGN.md rule 7: an ACL that was taken away since the last Fetch counts for this one."""
+    """An ACL that was taken away since the last Fetch counts for this one."""
     run, partition = await plain()
     async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
         exchange = await asking(world, await reading_on(world))

@@ -1,5 +1,4 @@
-"""Requests of megabytes: what a client may have read before the broker has let it in, and where they are read (DESIGN.md, rules
-2 and 8)."""
+"""Requests of megabytes: what a client may have read before the broker has let it in, and where they are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that send nothing, take nothing, come in crowds or guess: what they cost the read service (DESIGN.md, rule 8)."""
+"""Clients that send nothing, take nothing, come in crowds or guess: what they cost the read service."""
 
 from __future__ import annotations
 

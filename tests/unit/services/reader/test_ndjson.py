@@ -1,4 +1,4 @@
-"""Lines of JSON: what they cost whoever serves them (DESIGN.md, rule 8)."""
+"""Lines of JSON: what they cost whoever serves them."""
 
 from __future__ import annotations
 

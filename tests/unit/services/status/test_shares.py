@@ -1,4 +1,4 @@
-"""What a crowd of strangers may make the status service do (DESIGN.md, rule 8)."""
+"""What a crowd of strangers may make the status service do."""
 
 from __future__ import annotations
 
