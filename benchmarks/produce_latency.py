@@ -4,9 +4,9 @@
 real sidecar, with the share of the CPU that its systemd unit gives it, on one machine and one disk.
 
 The goal's figure comes from pairs of windows in a row, in one of which the sidecar copies and in the other stands still
-(SIGSTOP): the median over pairs of the ratio of their p99, over that half of the pairs in which others used the machine least.
-The same sum over windows without copying and the pair before is the noise below which nothing can be told.  That a sidecar
-which stands still is like none shows in the table of the full run, whose p99 are over all requests of a condition.
+(SIGSTOP): the median over pairs of the ratio of their p99.  The same of windows without copying to that of the pair before is
+the noise: identical windows give 0.85 to 1.14.  The figure is the one divided by the other.  That a sidecar which stands still
+is like none shows in the table of the full run, whose p99 are over all requests of a condition.
 """
 
 from __future__ import annotations
@@ -187,7 +187,9 @@ class Bench:
                 f"pairs, {name}: {len(pairs.pairs)} with {foreign:.2f} CPUs used by others; p99 copying to stopped "
                 f"{pairs.ratio(0.99):.3f}, nine of ten {pairs.likely_ratio(0.99)}; noise {noise:.3f}, {likely_noise}"
             )
-        self._report.goals.append(Goal(name="produce_p99_ratio", figure=quieter.ratio(0.99), most=1.05))
+        of_noise, likely = self._pairs.of_noise(0.99)
+        self._report.line(f"p99 copying to stopped, of the noise of the same run: {of_noise:.3f}, nine of ten {likely}")
+        self._report.goals.append(Goal(name="produce_p99_of_noise", figure=of_noise, most=1.10))
 
     def latencies(self) -> dict[str, list[list[float]]]:
         """By mode and window, in ms."""
