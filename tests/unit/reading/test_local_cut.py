@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from itertools import pairwise
 
 import pytest
 
@@ -41,7 +42,7 @@ async def test_every_batch_from_an_offset_on_is_read_once(made: Remote, offset: 
     async with open_run(made.builder.run, store=made.store) as path:
         assert await stream(path, made, offset) == made.log[offset * BATCH :]
         ranges = ranges_of(made)
-        again = [before.stop - after.start for before, after in zip(ranges, ranges[1:], strict=False)]
+        again = [before.stop - after.start for before, after in pairwise(ranges)]
         assert set(again) <= {0, BATCH}, (
             "no batch leaves before the offset behind it is there: the last one comes again"
         )
