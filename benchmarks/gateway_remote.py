@@ -98,6 +98,8 @@ def tell(rows: Mapping[tuple[str, str], Row], gib: float, report: Report) -> Non
     of_direct = [one / other for one, other in zip(remote.mib_per_s, local.mib_per_s, strict=True)]
     report.line(f"round by round, remote of local {spread(of_direct, '.2f')}")
     report.goals.append(Goal(name="remote_of_local_direct", figure=median(of_direct), least=0.9))
+    report.goals.append(Goal(name="remote_cpu_s_per_gib", figure=sum(remote.cpu_s.values()) / gib, most=3.6))
+    report.goals.append(Goal(name="remote_gateway_cpu_s_per_gib", figure=remote.cpu_s["gateway"] / gib, most=0.7))
 
 
 def main() -> int:

@@ -52,8 +52,7 @@ class LatencyWindows:
         ratios = sorted(
             ours.drawn_percentile(draw, share) / theirs.drawn_percentile(draw, share) for _ in range(_RESAMPLES)
         )
-        outside = (1 - _LIKELY) / 2
-        return Interval(low=_percentile(ratios, outside), high=_percentile(ratios, 1 - outside))
+        return _likely(ratios)
 
     def _tails(self, share: float) -> _Tails:
         floor = self.percentile(1 - _TAIL * (1 - share))
@@ -113,6 +112,17 @@ class LatencyPairs:
         ratios = [later / earlier for earlier, later in pairwise(bases)]
         return median(ratios), _likely_median(ratios)
 
+    def of_noise(self, share: float) -> tuple[float, Interval]:
+        """:meth:`ratio` divided by :meth:`noise`, and where nine of ten lie when pairs, and neighbours, are drawn anew."""
+        bases = [_percentile(sorted(pair.base), share) for pair in self.pairs]
+        ratios, noise = self._ratios(share), [later / earlier for earlier, later in pairwise(bases)]
+        draw = random.Random(1)
+        drawn = sorted(
+            median(draw.choices(ratios, k=len(ratios))) / median(draw.choices(noise, k=len(noise)))
+            for _ in range(_RESAMPLES)
+        )
+        return median(ratios) / median(noise), _likely(drawn)
+
     def _ratios(self, share: float) -> list[float]:
         return [_percentile(sorted(pair.other), share) / _percentile(sorted(pair.base), share) for pair in self.pairs]
 
@@ -120,8 +130,12 @@ class LatencyPairs:
 def _likely_median(values: Sequence[float]) -> Interval:
     draw = random.Random(1)
     medians = sorted(median(draw.choices(values, k=len(values))) for _ in range(_RESAMPLES))
+    return _likely(medians)
+
+
+def _likely(ascending: Sequence[float]) -> Interval:
     outside = (1 - _LIKELY) / 2
-    return Interval(low=_percentile(medians, outside), high=_percentile(medians, 1 - outside))
+    return Interval(low=_percentile(ascending, outside), high=_percentile(ascending, 1 - outside))
 
 
 def _percentile(ascending: Sequence[float], share: float) -> float:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from tiersidecar.adapters.stores.wrapped_store import WrappedBody, WrappedStore
 from tiersidecar.domain.offsets import ByteRange
-from tiersidecar.ports.store import ObjectBody, Store, StoredObject
+from tiersidecar.ports.store import ObjectBody, Store, StoredObject, Take
 
 
 class TimedStore(WrappedStore):
@@ -41,7 +40,7 @@ class TimedStore(WrappedStore):
     def is_local(self) -> bool:
         return False
 
-    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Take) -> None:
         take(memoryview(await self.fetch_range(key, byte_range)))
 
 

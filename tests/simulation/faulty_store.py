@@ -12,7 +12,7 @@ from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.domain.errors import ObjectNotFoundError, ObjectTooLargeError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Ids
-from tiersidecar.ports.store import Buffer, BytesBody, ObjectBody, StoredObject, probe_store
+from tiersidecar.ports.store import Buffer, BytesBody, ObjectBody, StoredObject, Take, probe_store
 
 _OF_SEGMENTS = (".log", ".indexes", ".rsm-manifest")
 
@@ -146,13 +146,13 @@ class NetworkStore:
     def is_local(self) -> bool:
         return self._is_local
 
-    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Take) -> None:
         if self._is_local:
             await self._files.feed(key, byte_range, take)
         else:
             take(memoryview(await self.fetch_range(key, byte_range)))
 
-    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Take) -> None:
         await self.feed_range(key, byte_range, take)
 
     async def _open_file(self, key: str) -> bytes:

@@ -9,12 +9,11 @@ from tests.simulation.chances import Chances
 from tests.simulation.network import FaultRates
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.ports.store import Take
 
 _STALE_SHARE = 0.3
 """Share, of reads of a file that was removed after it was opened, that are on a network file system.  Elsewhere what is open
 stays."""
-
-Take = Callable[[memoryview], bool]
 
 
 class LocalFiles:
@@ -50,9 +49,10 @@ class LocalFiles:
             piece = self._as_read(key, data[position : min(position + size, byte_range.stop)])
             if not piece:
                 raise StoreError(verb="fetch", key=key, reason=f"it ends at {position}, not at {byte_range.stop}")
-            position += len(piece)
-            if not take(memoryview(piece)):
+            taken_bytes = take(memoryview(piece))
+            if not taken_bytes:
                 return
+            position += taken_bytes
 
     async def _wait(self, key: str) -> None:
         """Wait for one pread: it takes its time, and fails now and then."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.offsets import ByteRange
-from tiersidecar.ports.store import Buffer, ObjectBody, Store, StoredObject
+from tiersidecar.ports.store import Buffer, ObjectBody, Store, StoredObject, Take
 
 Bend = Callable[[str, ByteRange | None, bytes], bytes]
 
@@ -55,10 +55,10 @@ class FaultyStore:
         data = await self._inner.fetch_object(key, max_bytes=max_bytes)
         return data if self.bend is None else self.bend(key, None, data)
 
-    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Take) -> None:
         take(memoryview(await self.fetch_range(key, byte_range)))
 
-    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Take) -> None:
         await self.feed_range(key, byte_range, take)
 
     async def put_object(self, key: str, body: ObjectBody, *, if_absent: bool = False) -> StoredObject:

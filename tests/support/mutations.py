@@ -43,7 +43,7 @@ from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.formats.kafka.producer_state import ProducerState
 from tiersidecar.formats.wire.fetch import FETCH_SESSION_ID_NOT_FOUND, write_session_error
-from tiersidecar.reading import batch_cutter, segment_lookup, segment_reader
+from tiersidecar.reading import batch_cutter, local_cut, segment_lookup
 from tiersidecar.reading.carried_transactions import CarriedTransactions
 from tiersidecar.reading.lineage import LineageKeeper, StateLogStarts
 from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteLogReader
@@ -267,7 +267,11 @@ def readers_trust_the_store() -> Patches:
 
 
 def local_reads_may_end_early() -> Patches:
-    return [patch.object(segment_reader._Taken, "check", lambda *args: None)]
+    async def end(self: local_cut._Visit) -> None:
+        await self.feeding
+        self.position = self._byte_range.stop
+
+    return [patch.object(local_cut._Visit, "end", end)]
 
 
 def between_the_tiers_is_out_of_range() -> Patches:

@@ -23,6 +23,10 @@ from tiersidecar.ports.clock import Blocking, Clock, Ids
 
 Buffer = bytes | bytearray | memoryview
 
+Take = Callable[[memoryview], int]
+"""Gets a piece of an object, and returns how many bytes of it, from its beginning, it has dealt with: the next piece begins
+behind them.  0 ends the feeding.  It must not raise."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredObject:
@@ -170,11 +174,11 @@ class FeedRange(Protocol):
     def is_local(self) -> bool:
         """Return whether objects are files here: the kernel keeps what was read, so a second cache would hold it twice."""
 
-    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
-        """Pass the bytes of ``byte_range`` to ``take``, piece by piece in their order, until it returns False.
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Take) -> None:
+        """Pass the bytes of ``byte_range`` to ``take``, piece by piece in their order, until it returns 0.
 
-        Where the store ``is_local``, ``take`` runs in the thread that reads, so that bytes are looked at while they are in
-        the processor's cache; it may keep the pieces, and must not raise.
+        Where the store ``is_local``, a piece has 4 MiB at most, and ``take`` runs in the thread that reads, so that bytes are
+        looked at while they are in the processor's cache; it may keep the pieces.  Elsewhere all bytes may come as one piece.
 
         Raises:
             ObjectNotFoundError: no such object.
@@ -183,10 +187,10 @@ class FeedRange(Protocol):
 
 
 class FeedWithRests(Protocol):
-    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Take) -> None:
         """Pass the bytes like :meth:`FeedRange.feed_range`, for a caller that is in no hurry: where the store ``is_local``, it
         is read in short turns with rests between them, so that no thread of the broker waits long for its core.  ``take`` must
-        not keep the pieces.
+        not keep the pieces, and ends the feeding if it has not dealt with all of one.
 
         Raises:
             As :meth:`FeedRange.feed_range`.

@@ -5,7 +5,7 @@ A reader that is shed is given a time to come back.  With a fixed second, a crow
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Protocol, TypeVar
 
@@ -20,7 +20,7 @@ from tiersidecar.ports.metrics.reading import (
     READER_TASK_QUEUE_SIZE,
     READS_SHED,
 )
-from tiersidecar.ports.store import Buffer, ReadStore
+from tiersidecar.ports.store import Buffer, ReadStore, Take
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.reader_limits import ASKER, READER, ColdReads, FairPlaces, PlacesFullError
 
@@ -296,7 +296,7 @@ class CountedFetches:
         """Return whether objects are files here."""
         return self._store.is_local
 
-    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Take) -> None:
         """Pass the bytes of ``byte_range`` to ``take``, piece by piece in their order, until it returns False."""
         self._requests.record(1)
         await self._store.feed_range(key, byte_range, take)

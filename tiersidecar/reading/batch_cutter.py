@@ -150,12 +150,16 @@ class BatchCutter:
             raise self._out_of_order(self._position, base, base)
 
     def drop_tail(self, *, at_most_bytes: int) -> int:
-        """Forget the part of a batch with which the last chunk ended, and return its size: the next chunk begins so many bytes
-        earlier, and no copy puts the batch together.  0, and nothing forgotten, where it is larger, or where what was held
-        back waits for it."""
-        size_bytes = len(self._tail)
-        if self._held is not None or size_bytes > at_most_bytes:
+        """Forget what the last chunk ended in, the part of a batch, or a whole one that is held back, and return its size: the
+        next chunk begins so many bytes earlier, and no copy puts the batch together.  0, and nothing forgotten, where it is
+        larger.  Only for a read without a bound in bytes: what a batch took of that is not given back."""
+        held = self._held
+        size_bytes = len(self._tail) + (0 if held is None else len(held))
+        if size_bytes > at_most_bytes:
             return 0
+        if held is not None:
+            self._position, self._least_offset = self._position - len(held), self._last_taken.due_offset
+            self._held = None
         self._tail = bytearray()
         return size_bytes
 

@@ -7,7 +7,7 @@ earlier process left it is known which segments they are of: what is deleted mus
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Sequence, Set
+from collections.abc import AsyncIterator, Sequence, Set
 from contextlib import asynccontextmanager
 
 from crc32c import crc32c
@@ -16,7 +16,7 @@ from tiersidecar.domain.ids import format_uuid, parse_uuid
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metrics.reading import READ_CACHE_BYTES
-from tiersidecar.ports.store import Buffer
+from tiersidecar.ports.store import Buffer, Take
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.chunk_manager import ChunkManager, rest_of_chunk
 from tiersidecar.reading.disk_cache import DiskCache, DiskCacheSettings, keeping_tidy
@@ -64,7 +64,7 @@ class ChunkFilesCache:
         """Return False: this cache is only configured for a store that is slower than local files."""
         return False
 
-    async def feed(self, segment: RemoteSegment, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed(self, segment: RemoteSegment, byte_range: ByteRange, take: Take) -> None:
         """Hand a range of the original bytes of a segment that :meth:`is_local` to ``take``, in the thread that reads them."""
         await self._inner.feed(segment, byte_range, take)
 

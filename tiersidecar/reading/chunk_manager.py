@@ -20,7 +20,7 @@ from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.formats.aiven.transforms import Chunk
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metrics.reading import READ_CACHE_BYTES, READ_STORE_BYTES, READ_STORE_REQUESTS
-from tiersidecar.ports.store import Buffer, FetchRange, ReadStore
+from tiersidecar.ports.store import Buffer, FetchRange, ReadStore, Take
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.gone_segments import CachedSegment, cached_segment
 from tiersidecar.reading.remote_objects import FETCH_TIMEOUT_S, ByteLru, RemoteSegment, SingleFlight, fetch_within
@@ -56,7 +56,7 @@ class ChunkManager(Protocol):
     def is_local(self, segment: RemoteSegment) -> bool:
         """Return whether :meth:`feed` is to read the .log: it lies here, as the broker had it, and nothing else keeps it."""
 
-    async def feed(self, segment: RemoteSegment, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed(self, segment: RemoteSegment, byte_range: ByteRange, take: Take) -> None:
         """Hand a range of the original bytes of a segment that :meth:`is_local` to ``take``, in the thread that reads them;
         see :meth:`FeedRange.feed_range`.
 
@@ -171,13 +171,19 @@ class StoreChunkManager:
         """Return whether :meth:`feed` is to read the .log."""
         return self._store.is_local and segment.transform.is_identity
 
-    async def feed(self, segment: RemoteSegment, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed(self, segment: RemoteSegment, byte_range: ByteRange, take: Take) -> None:
         """Hand a range of the original bytes to ``take``, in the thread that reads them."""
-        key = segment.keys.log
+        key, handed_bytes = segment.keys.log, 0
+
+        def counted(piece: memoryview) -> int:
+            nonlocal handed_bytes
+            handed_bytes += len(piece)
+            return take(piece)
+
         async with self._local_places:
             self._telemetry.count(READ_STORE_REQUESTS, kind="chunk")
-            await fetch_within(self._timeout_s, key, self._store.feed_range(key, byte_range, take))
-        self._telemetry.count(READ_STORE_BYTES, len(byte_range))
+            await fetch_within(self._timeout_s, key, self._store.feed_range(key, byte_range, counted))
+        self._telemetry.count(READ_STORE_BYTES, handed_bytes)
 
     def discard(self, segment: RemoteSegment, index: int) -> None:
         """Do nothing: this layer keeps no chunks."""
@@ -237,7 +243,7 @@ class MemoryChunkCache:
         """Return whether :meth:`feed` is to read the .log."""
         return self._inner.is_local(segment)
 
-    async def feed(self, segment: RemoteSegment, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed(self, segment: RemoteSegment, byte_range: ByteRange, take: Take) -> None:
         """Hand a range of the original bytes to ``take``; nothing of it is kept."""
         await self._inner.feed(segment, byte_range, take)
 

@@ -11,7 +11,7 @@ from tiersidecar.domain.errors import ObjectNotFoundError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metrics.reading import HEDGED_FETCHES
-from tiersidecar.ports.store import Buffer, ReadStore
+from tiersidecar.ports.store import Buffer, ReadStore, Take
 from tiersidecar.ports.telemetry import Telemetry
 
 _REMEMBERED = 256
@@ -82,7 +82,7 @@ class HedgedFetches:
         """Return whether objects are files here."""
         return self._store.is_local
 
-    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Take) -> None:
         """Pass the bytes to ``take``; what was handed over cannot be taken back, so there is no second request."""
         await self._store.feed_range(key, byte_range, take)
 

@@ -153,10 +153,10 @@ class _Looking:
         self._look = look
         self.error: Exception | None = None
 
-    def take(self, piece: memoryview) -> bool:
+    def take(self, piece: memoryview) -> int:
         try:
             self._look(piece)
         except Exception as error:  # noqa: BLE001 - the asker gets it as it is
             self.error = error
-            return False
-        return True
+            return 0
+        return len(piece)

@@ -115,9 +115,9 @@ async def fed(store: Store, byte_range: ByteRange) -> bytes:
     """Return what ``feed_range`` hands over of ``KEY``."""
     pieces = list[memoryview]()
 
-    def take(piece: memoryview) -> bool:
+    def take(piece: memoryview) -> int:
         pieces.append(piece)
-        return True
+        return len(piece)
 
     await store.feed_range(KEY, byte_range, take)
     return b"".join(pieces)
@@ -127,9 +127,9 @@ async def fed_with_rests(store: Store, byte_range: ByteRange) -> bytes:
     """Return the same, where the pieces are not to be kept."""
     pieces = list[bytes]()
 
-    def take(piece: memoryview) -> bool:
+    def take(piece: memoryview) -> int:
         pieces.append(bytes(piece))
-        return True
+        return len(piece)
 
     await store.feed_with_rests(KEY, byte_range, take)
     return b"".join(pieces)
@@ -332,13 +332,29 @@ class StoreContract:
         assert await fed(store, ByteRange(1, len(data))) == data[1:]
         pieces = list[memoryview]()
 
-        def take_one(piece: memoryview) -> bool:
+        def take_one(piece: memoryview) -> int:
             pieces.append(piece)
-            return False
+            return 0
 
         await store.feed_range(KEY, ByteRange(1, len(data)), take_one)
         assert len(pieces) == 1
         assert data[1:].startswith(bytes(pieces[0]))
+
+    @final
+    async def test_the_next_piece_begins_behind_what_was_taken_of_the_last_one(self, store: Store) -> None:
+        """A store whose objects are not files here may hand over all bytes as one piece."""
+        data = os.urandom(9 * 1024 * 1024)
+        await store.put_object(KEY, BytesBody(data))
+        found, left_again = bytearray(), 100_000
+
+        def take_most(piece: memoryview) -> int:
+            is_last = len(found) + len(piece) == len(data) - 1
+            taken_bytes = len(piece) if is_last else len(piece) - left_again
+            found.extend(piece[:taken_bytes])
+            return taken_bytes
+
+        await store.feed_range(KEY, ByteRange(1, len(data)), take_most)
+        assert found == data[1:]
 
     @final
     @pytest.mark.parametrize(("start", "stop"), [(0, 11), (9, 12), (10, 11)], ids=lambda value: str(value))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from tests.unit.reading.test_histories import source
 from tiersidecar.domain.errors import CorruptDataError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.metrics.reading import READ_CACHE_BYTES, READ_STORE_BYTES, READ_STORE_REQUESTS
+from tiersidecar.ports.store import Take
 from tiersidecar.reading.chunk_files import open_chunk_files_cache
 from tiersidecar.reading.chunk_manager import ChunkManager, MemoryChunkCache, StoreChunkManager
 from tiersidecar.reading.disk_cache import DiskCacheSettings
@@ -70,7 +71,7 @@ class Inner:
         assert segment is self._made.segment
         return self._local
 
-    async def feed(self, segment: RemoteSegment, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed(self, segment: RemoteSegment, byte_range: ByteRange, take: Take) -> None:
         self.asked.append(("feed", segment.id, byte_range))
         take(memoryview(self._made.log)[byte_range.start : byte_range.stop])
 
@@ -150,9 +151,9 @@ async def test_what_is_fed_is_passed_on_and_so_is_the_end(kind: str, tmp_path: P
     it, fed = await made(), list[bytes]()
     inner = Inner(it)
 
-    def take(piece: memoryview) -> bool:
+    def take(piece: memoryview) -> int:
         fed.append(bytes(piece))
-        return True
+        return len(piece)
 
     async with layer_over(kind, inner, tmp_path, RecordedTelemetry()) as layer:
         await layer.feed(it.segment, ByteRange(5, 25), take)
@@ -258,9 +259,9 @@ async def test_what_is_fed_is_a_request_of_so_many_bytes_and_no_more_run_at_once
     it, telemetry = await made(), RecordedTelemetry()
     chunks, fed = store_chunks(it, telemetry), list[bytes]()
 
-    def take(piece: memoryview) -> bool:
+    def take(piece: memoryview) -> int:
         fed.append(bytes(piece))
-        return True
+        return len(piece)
 
     it.store.gate.clear()
     feeding = [asyncio.create_task(chunks.feed(it.segment, ByteRange(start, start + 7), take)) for start in (0, 7, 14)]
@@ -278,7 +279,7 @@ async def test_what_is_fed_has_a_time_limit_and_its_key_is_told() -> None:
     it = await made()
     it.store.gate.clear()
     with pytest.raises(StoreError, match=r"did not come within 0\.05 s") as error:
-        await store_chunks(it, RecordedTelemetry(), timeout_s=0.05).feed(it.segment, ByteRange(0, 7), lambda _: True)
+        await store_chunks(it, RecordedTelemetry(), timeout_s=0.05).feed(it.segment, ByteRange(0, 7), len)
     assert it.segment.keys.log in str(error.value)
 
 

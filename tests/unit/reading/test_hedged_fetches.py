@@ -14,7 +14,7 @@ from tests.support.recorded_telemetry import RecordedTelemetry
 from tiersidecar.domain.errors import ObjectNotFoundError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.metrics.reading import HEDGED_FETCHES
-from tiersidecar.ports.store import Buffer
+from tiersidecar.ports.store import Buffer, Take
 from tiersidecar.reading.hedged_fetches import HedgedFetches
 
 PART = ByteRange(0, 1000)
@@ -45,7 +45,7 @@ class SlowStore:
     async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
         return bytes(await self.fetch_range(key, PART))
 
-    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Take) -> None:
         take(memoryview(await self.fetch_range(key, byte_range)))
 
 

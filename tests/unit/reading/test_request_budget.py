@@ -43,9 +43,9 @@ class Charged(UnlimitedQuota):
 async def ask_each_way(fetches: CountedFetches) -> list[bytes]:
     fed = list[bytes]()
 
-    def take(piece: memoryview) -> bool:
+    def take(piece: memoryview) -> int:
         fed.append(bytes(piece))
-        return True
+        return len(piece)
 
     found = [
         bytes(await fetches.fetch_range("a", ByteRange(0, 1 << 30))),

@@ -17,7 +17,7 @@ from tests.unit.reading.test_part_reads import remote
 from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.ports.store import BytesBody, StoredObject
+from tiersidecar.ports.store import BytesBody, StoredObject, Take
 from tiersidecar.reading.remote_objects import recorded_keys
 from tiersidecar.reading.segment_stream import SegmentStream
 
@@ -32,19 +32,20 @@ class Store(FaultyStore):
         self.is_local = is_local
         self.fed = list[tuple[str, ByteRange]]()
 
-    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Take) -> None:
         self.fed.append(("at once", byte_range))
         await self._feed(key, byte_range, take)
 
-    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Take) -> None:
         self.fed.append(("with rests", byte_range))
         await self._feed(key, byte_range, take)
 
-    async def _feed(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def _feed(self, key: str, byte_range: ByteRange, take: Take) -> None:
         """In two pieces; the second one only to who wants it."""
         data = memoryview(await self.fetch_range(key, byte_range))
-        if take(data[: len(data) // 2]):
-            take(data[len(data) // 2 :])
+        half = len(data) // 2
+        if not half or take(data[:half]):
+            take(data[half:])
 
     async def head_object(self, key: str) -> StoredObject:
         self.fetched.append((f"size of {key}", None))

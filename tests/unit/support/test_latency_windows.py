@@ -74,3 +74,13 @@ def test_windows_that_do_not_differ_tell_a_noise_around_one() -> None:
     noise, likely = pairs(5, slowed=2.0).noise(0.99)
     assert likely.low < 1 < likely.high
     assert likely.low <= noise <= likely.high
+
+
+def test_a_ratio_is_held_against_the_noise_of_the_same_windows() -> None:
+    slower = pairs(5, slowed=1.3)
+    of_noise, likely = slower.of_noise(0.99)
+    assert of_noise == slower.ratio(0.99) / slower.noise(0.99)[0]
+    assert 1 < likely.low < of_noise < likely.high, "the difference shows"
+    alike, likely = pairs(6, slowed=1.0).of_noise(0.99)
+    assert likely.low < 1 < likely.high
+    assert likely.low <= alike <= likely.high

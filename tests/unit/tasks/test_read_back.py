@@ -20,7 +20,7 @@ from tiersidecar.domain.errors import CorruptDataError, StoreError, TruncatedDat
 from tiersidecar.domain.offsets import ByteRange, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.ports.store import Store, StoredObject
+from tiersidecar.ports.store import Store, StoredObject, Take
 from tiersidecar.reading.segment_stream import Pace, SegmentStream
 from tiersidecar.tasks.read_back import ReadBack, local_slice_bytes
 from tiersidecar.tasks.segment_objects import LayoutSettings
@@ -118,11 +118,11 @@ class LocalStore(WrappedStore):
 
     is_local = True
 
-    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Take) -> None:
         self.verbs.append("at once")
         await super().feed_range(key, byte_range, take)
 
-    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Take) -> None:
         self.verbs.append("with rests")
         await super().feed_with_rests(key, byte_range, take)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ from tiersidecar.adapters.stores.tls import tls_context
 from tiersidecar.domain.errors import ObjectNotFoundError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Blocking, Ids
-from tiersidecar.ports.store import Buffer, ObjectBody, StoredObject, probe_store, require_valid_key
+from tiersidecar.ports.store import Buffer, ObjectBody, StoredObject, Take, probe_store, require_valid_key
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -104,10 +104,10 @@ class AzureStore:
         with azure_errors("fetch", key):
             return await get_object(self._store, key, max_bytes)
 
-    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Take) -> None:
         take(memoryview(await self.fetch_range(key, byte_range)))
 
-    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Take) -> None:
         await self.feed_range(key, byte_range, take)
 
     async def head_object(self, key: str) -> StoredObject:

@@ -17,7 +17,7 @@ from tiersidecar.adapters.stores.wrapped_store import WrappedBody
 from tiersidecar.domain.errors import RetriableError, SourceStalledError, StoreStalledError, TiersidecarError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Clock
-from tiersidecar.ports.store import Buffer, ObjectBody, Store, StoredObject
+from tiersidecar.ports.store import Buffer, ObjectBody, Store, StoredObject, Take
 
 
 class UploadWatch:
@@ -166,10 +166,10 @@ class BoundedStore:
     def is_local(self) -> bool:
         return self._store.is_local
 
-    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Take) -> None:
         await self._run("fetch", key, self._store.feed_range(key, byte_range, take), self._one_request())
 
-    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Take) -> None:
         await self._run("fetch", key, self._store.feed_with_rests(key, byte_range, take), self._one_request())
 
     async def head_object(self, key: str) -> StoredObject:

@@ -33,7 +33,7 @@ from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, Ob
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Blocking, Clock, Ids
-from tiersidecar.ports.store import ObjectBody, SourceFile, StoredObject, probe_store, require_valid_key
+from tiersidecar.ports.store import ObjectBody, SourceFile, StoredObject, Take, probe_store, require_valid_key
 
 TEMPORARY_DIRECTORY = ".tiersidecar-tmp"
 STALE_TEMPORARY_MS = 24 * 60 * 60 * 1000
@@ -139,10 +139,10 @@ class FilesystemStore:
     def is_local(self) -> bool:
         return True
 
-    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Take) -> None:
         await self._feed(_feed_range, key, byte_range, take)
 
-    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Take) -> None:
         await self._feed(_feed_with_rests, key, byte_range, take)
 
     async def head_object(self, key: str) -> StoredObject:
@@ -191,9 +191,7 @@ class FilesystemStore:
             raise StoreError(verb="put", key=key, reason=came)
         return await self._blocking.run(temporary.make_durable)
 
-    async def _feed(
-        self, feed: Callable[..., int], key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]
-    ) -> None:
+    async def _feed(self, feed: Callable[..., int], key: str, byte_range: ByteRange, take: Take) -> None:
         missing = await self._look("fetch", key, feed, byte_range, take)
         if missing:
             asked = f"{len(byte_range)} bytes from byte {byte_range.start}"
@@ -293,7 +291,7 @@ def _read_range(path: Path, start: int, count: int) -> bytes:
         return data
 
 
-def _feed_range(path: Path, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> int:
+def _feed_range(path: Path, byte_range: ByteRange, take: Take) -> int:
     """Hand over the range; return how many bytes the file is short of it."""
     with open_plain_file(path) as (fileno, _):
         os.posix_fadvise(fileno, 0, 0, os.POSIX_FADV_SEQUENTIAL)  # twice the usual read-ahead
@@ -302,13 +300,14 @@ def _feed_range(path: Path, byte_range: ByteRange, take: Callable[[memoryview], 
             piece = os.pread(fileno, min(_PIECE_BYTES, byte_range.stop - position), position)
             if not piece:
                 return byte_range.stop - position
-            position += len(piece)
-            if not take(memoryview(piece)):
+            taken_bytes = take(memoryview(piece))
+            if not taken_bytes:
                 break
+            position += taken_bytes
         return 0
 
 
-def _feed_with_rests(path: Path, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> int:
+def _feed_with_rests(path: Path, byte_range: ByteRange, take: Take) -> int:
     """Hand over the range like :func:`_feed_range`, in short turns; all pieces are of one buffer."""
     with open_plain_file(path) as (fileno, _):
         buffer = memoryview(bytearray())
@@ -320,7 +319,7 @@ def _feed_with_rests(path: Path, byte_range: ByteRange, take: Callable[[memoryvi
                 if not came:
                     return byte_range.stop - position - done
                 done += came
-            if not take(buffer[:count]):
+            if take(buffer[:count]) < count:
                 break
         return 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
@@ -19,7 +19,7 @@ from tiersidecar.adapters.stores.tls import tls_context
 from tiersidecar.domain.errors import ObjectNotFoundError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Blocking, Ids
-from tiersidecar.ports.store import Buffer, ObjectBody, StoredObject, probe_store, require_valid_key
+from tiersidecar.ports.store import Buffer, ObjectBody, StoredObject, Take, probe_store, require_valid_key
 
 _DELETED_AT_ONCE = 16
 _LISTED_AT_ONCE = "1000"
@@ -87,10 +87,10 @@ class GcsStore:
             raise StoreError(verb="fetch", key=key, reason="what came has another CRC32C than the service keeps")
         return answer.body
 
-    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Take) -> None:
         take(memoryview(await self.fetch_range(key, byte_range)))
 
-    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Take) -> None:
         await self.feed_range(key, byte_range, take)
 
     async def head_object(self, key: str) -> StoredObject:

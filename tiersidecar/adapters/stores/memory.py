@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from crc32c import crc32c
@@ -10,7 +10,7 @@ from crc32c import crc32c
 from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, ObjectTooLargeError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Clock, Ids
-from tiersidecar.ports.store import ObjectBody, StoredObject, probe_store, require_valid_key
+from tiersidecar.ports.store import ObjectBody, StoredObject, Take, probe_store, require_valid_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +64,10 @@ class MemoryStore:
     def is_local(self) -> bool:
         return False
 
-    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Take) -> None:
         take(memoryview(await self.fetch_range(key, byte_range)))
 
-    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Take) -> None:
         await self.feed_range(key, byte_range, take)
 
     async def head_object(self, key: str) -> StoredObject:

@@ -10,10 +10,10 @@ from tiersidecar.adapters.stores.wrapped_store import WrappedStore
 from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.metrics.process import STORE_BYTES, STORE_OPERATIONS
-from tiersidecar.ports.store import Buffer, ObjectBody, Store, StoredObject
+from tiersidecar.ports.store import Buffer, ObjectBody, Store, StoredObject, Take
 from tiersidecar.ports.telemetry import Telemetry
 
-_Feed = Callable[[str, ByteRange, Callable[[memoryview], bool]], Awaitable[None]]
+_Feed = Callable[[str, ByteRange, Take], Awaitable[None]]
 
 
 class MeteredStore(WrappedStore):
@@ -46,10 +46,10 @@ class MeteredStore(WrappedStore):
         self._telemetry.count(STORE_BYTES, len(data), verb="fetch")
         return data
 
-    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Take) -> None:
         await self._feed(self._store.feed_range, key, byte_range, take)
 
-    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Take) -> None:
         await self._feed(self._store.feed_with_rests, key, byte_range, take)
 
     async def head_object(self, key: str) -> StoredObject:
@@ -65,10 +65,10 @@ class MeteredStore(WrappedStore):
             async for stored in self._store.list_objects(prefix, start_after=start_after):
                 yield stored
 
-    async def _feed(self, feed: _Feed, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def _feed(self, feed: _Feed, key: str, byte_range: ByteRange, take: Take) -> None:
         handed_bytes = 0
 
-        def counted(piece: memoryview) -> bool:
+        def counted(piece: memoryview) -> int:
             nonlocal handed_bytes
             handed_bytes += len(piece)
             return take(piece)

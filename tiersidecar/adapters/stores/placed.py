@@ -15,7 +15,7 @@ from tiersidecar.adapters.stores.wrapped_store import WrappedBody
 from tiersidecar.domain.errors import StoreError, UnknownPlaceError
 from tiersidecar.domain.ids import DEFAULT_PLACE, is_like_placed, place_of, place_prefix
 from tiersidecar.domain.offsets import ByteRange
-from tiersidecar.ports.store import PROBE_NAME, Buffer, ObjectBody, Store, StoredObject
+from tiersidecar.ports.store import PROBE_NAME, Buffer, ObjectBody, Store, StoredObject, Take
 
 
 class PlaceStore(RestingStore):
@@ -114,7 +114,7 @@ class PlacedStore:
         with self._named(place):
             return await store.fetch_object(below, max_bytes=max_bytes)
 
-    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Take) -> None:
         place, store, below = self._at("fetch", key)
         with self._named(place):
             if store.is_local and not self.is_local:  # ``take`` is not one that may run in another thread
@@ -122,7 +122,7 @@ class PlacedStore:
                 return
             await store.feed_range(below, byte_range, take)
 
-    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Take) -> None:
         if not self.is_local:
             await self.feed_range(key, byte_range, take)
             return

@@ -16,7 +16,7 @@ from tiersidecar.adapters.stores.wrapped_store import WrappedStore
 from tiersidecar.domain.errors import StoreError, StoreStalledError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Clock
-from tiersidecar.ports.store import Buffer, Store, StoredObject
+from tiersidecar.ports.store import Buffer, Store, StoredObject, Take
 
 _FAILURES = 5
 """In a row, with no success between them, after which it counts as away."""
@@ -63,11 +63,11 @@ class RestingStore(WrappedStore):
         async with self._tried("fetch", key):
             return await self._store.fetch_object(key, max_bytes=max_bytes)
 
-    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Take) -> None:
         async with self._tried("fetch", key):
             await self._store.feed_range(key, byte_range, take)
 
-    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Take) -> None:
         async with self._tried("fetch", key):
             await self._store.feed_with_rests(key, byte_range, take)
 

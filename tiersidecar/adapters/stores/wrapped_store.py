@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from tiersidecar.domain.offsets import ByteRange
-from tiersidecar.ports.store import Buffer, ObjectBody, SourceFile, Store, StoredObject
+from tiersidecar.ports.store import Buffer, ObjectBody, SourceFile, Store, StoredObject, Take
 
 
 class WrappedStore:
@@ -35,10 +35,10 @@ class WrappedStore:
     async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
         return await self._store.fetch_object(key, max_bytes=max_bytes)
 
-    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Take) -> None:
         await self._store.feed_range(key, byte_range, take)
 
-    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Take) -> None:
         await self._store.feed_with_rests(key, byte_range, take)
 
     async def head_object(self, key: str) -> StoredObject:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
 from hdfs_store.files import HdfsFiles
@@ -14,7 +14,7 @@ from hdfs_store.upload import HdfsUpload
 from hdfs_store.webhdfs import WebHdfs
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.offsets import ByteRange
-from tiersidecar.ports.store import ObjectBody, StoredObject, StoreTools, probe_store
+from tiersidecar.ports.store import ObjectBody, StoredObject, StoreTools, Take, probe_store
 
 _DELETED_AT_ONCE = 16
 _DEAD_AFTER_MS = 24 * 3600 * 1000
@@ -67,10 +67,10 @@ class HdfsStore:
         path = path_of("fetch", self._settings.directory, key)
         return await self._files.read("fetch", key, path, max_bytes=max_bytes)
 
-    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Take) -> None:
         take(memoryview(await self.fetch_range(key, byte_range)))
 
-    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Take) -> None:
         await self.feed_range(key, byte_range, take)
 
     async def head_object(self, key: str) -> StoredObject:

@@ -12,7 +12,16 @@ from typing import Any
 
 from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, ObjectTooLargeError, StoreError
 from tiersidecar.domain.offsets import ByteRange
-from tiersidecar.ports.store import ObjectBody, Options, Store, StoredObject, StoreTools, probe_store, require_valid_key
+from tiersidecar.ports.store import (
+    ObjectBody,
+    Options,
+    Store,
+    StoredObject,
+    StoreTools,
+    Take,
+    probe_store,
+    require_valid_key,
+)
 
 _PAGE = 100
 _TABLE = "CREATE TABLE IF NOT EXISTS objects (key BLOB PRIMARY KEY, data BLOB NOT NULL, modified_ms INTEGER NOT NULL)"
@@ -73,10 +82,10 @@ class SqliteStore:
             raise ObjectTooLargeError(key=key, max_bytes=max_bytes)
         return data
 
-    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Take) -> None:
         take(memoryview(await self.fetch_range(key, byte_range)))
 
-    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Take) -> None:
         await self.feed_range(key, byte_range, take)
 
     async def head_object(self, key: str) -> StoredObject:

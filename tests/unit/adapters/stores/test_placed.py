@@ -18,7 +18,7 @@ from tiersidecar.adapters.stores.placed import Place, PlacedStore, PlaceStore, s
 from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, StoreError, UnknownPlaceError
 from tiersidecar.domain.ids import place_of
 from tiersidecar.domain.offsets import ByteRange
-from tiersidecar.ports.store import BytesBody, ObjectBody, StoredObject
+from tiersidecar.ports.store import BytesBody, ObjectBody, StoredObject, Take
 from tiersidecar.testing.store_contract import PiecesBody, StoreContract
 
 
@@ -39,7 +39,7 @@ class Named(MemoryStore):
     def is_local(self) -> bool:
         return self._is_local
 
-    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Take) -> None:
         """As a local store does."""
         await asyncio.to_thread(lambda: asyncio.run(MemoryStore.feed_range(self, key, byte_range, take)))
 
@@ -130,10 +130,8 @@ VERBS: list[Any] = [
     pytest.param(lambda store, key: store.put_object(key, BytesBody(b"")), id="put"),
     pytest.param(lambda store, key: store.fetch_object(key, max_bytes=1), id="fetch"),
     pytest.param(lambda store, key: store.fetch_range(key, ByteRange(0, 1)), id="fetch a range"),
-    pytest.param(lambda store, key: store.feed_range(key, ByteRange(0, 1), lambda part: True), id="feed"),
-    pytest.param(
-        lambda store, key: store.feed_with_rests(key, ByteRange(0, 1), lambda part: True), id="feed with rests"
-    ),
+    pytest.param(lambda store, key: store.feed_range(key, ByteRange(0, 1), len), id="feed"),
+    pytest.param(lambda store, key: store.feed_with_rests(key, ByteRange(0, 1), len), id="feed with rests"),
     pytest.param(lambda store, key: store.head_object(key), id="head"),
     pytest.param(lambda store, key: store.delete_objects(["a", key]), id="delete"),
     pytest.param(lambda store, key: anext(store.list_objects(key)), id="list"),
@@ -190,10 +188,10 @@ async def test_a_local_place_beside_one_that_is_not_shows_its_bytes_on_the_calle
     local, far, seen = Named("local"), Named("far", is_local=False), list[bytes]()
     store = PlacedStore(far, {"near": Place(store=local, key_prefix="")})
 
-    def take(part: memoryview) -> bool:
+    def take(part: memoryview) -> int:
         assert threading.current_thread() is threading.main_thread()
         seen.append(bytes(part))
-        return True
+        return len(part)
 
     await store.put_object("@near/a", BytesBody(b"abc"))
     assert not store.is_local

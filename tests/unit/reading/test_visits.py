@@ -1,0 +1,190 @@
+"""A visit to a .log that lies here lasts for several steps, if the reader keeps up (U3, U22)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import pytest
+
+from tests.support.faulty_store import FaultyStore, flip_bit
+from tests.support.manual_clock import settle
+from tests.support.remote_runs import open_run
+from tests.unit.reading.test_part_reads import Remote, remote
+from tiersidecar.domain.errors import CorruptDataError, StoreError
+from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.ports.store import Store, Take
+from tiersidecar.reading import local_cut
+from tiersidecar.reading.read_path import ReadPath, ReadSettings
+from tiersidecar.reading.remote_log_reader import RemoteBatches
+
+BATCH, COUNT = 4000, 300
+FIRST, STEP, VISIT = 16 * 1024, 64 * 1024, 256 * 1024
+
+
+class FileStore(FaultyStore):
+    """Hands over pieces of ``piece_bytes``: between two of them, ``in_threads`` or not, others have their turn.
+
+    ``fails_at`` is the byte of the .log from which on nothing can be read.
+    """
+
+    is_local = True
+
+    def __init__(self, inner: Store, *, piece_bytes: int = STEP, in_threads: bool = False) -> None:
+        super().__init__(inner)
+        self.piece_bytes, self.in_threads = piece_bytes, in_threads
+        self.fails_at: int | None = None
+        self.read_bytes = 0
+
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Take) -> None:
+        data = memoryview(await self.fetch_range(key, byte_range))
+        position = 0
+        while position < len(data):
+            await settle(50)
+            if self.fails_at is not None and byte_range.start + position >= self.fails_at:
+                raise StoreError(verb="fetch", key=key, reason="Input/output error")
+            piece = data[position : position + self.piece_bytes]
+            self.read_bytes += len(piece)
+            taken_bytes = await asyncio.to_thread(take, piece) if self.in_threads else take(piece)
+            if not taken_bytes:
+                return
+            position += taken_bytes
+
+
+@pytest.fixture(autouse=True)
+def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size_bytes in (("_FIRST_STEP_BYTES", FIRST), ("_STEP_BYTES", STEP), ("_VISIT_BYTES", VISIT)):
+        monkeypatch.setattr(local_cut, name, size_bytes)
+
+
+async def made_of(*, batch_size: int = BATCH, piece_bytes: int = STEP, in_threads: bool = False) -> Remote:
+    made = await remote(batch_size, count=COUNT * BATCH // batch_size)
+    store = FileStore(made.builder.run.store, piece_bytes=piece_bytes, in_threads=in_threads)
+    return Remote(builder=made.builder, store=store, log=made.log)
+
+
+def stream_of(path: ReadPath, made: Remote) -> AsyncGenerator[RemoteBatches, None]:
+    return path.reader.stream_batches(made.builder.partition, 0)
+
+
+def visits_of(made: Remote) -> int:
+    return len(made.store.log_fetches())
+
+
+@pytest.mark.parametrize("in_threads", [False, True], ids=["on the loop", "in threads"])
+@pytest.mark.parametrize("piece_bytes", [1000, 5000, STEP - 1, STEP, 3 * STEP])
+@pytest.mark.parametrize("batch_size", [900, 4096, 5000, 70_000])
+async def test_however_pieces_steps_and_batches_lie_each_batch_comes_once(
+    batch_size: int, piece_bytes: int, *, in_threads: bool
+) -> None:
+    made = await made_of(batch_size=batch_size, piece_bytes=piece_bytes, in_threads=in_threads)
+    async with open_run(made.builder.run, store=made.store) as path, aclosing(stream_of(path, made)) as parts:
+        found, next_offset = bytearray(), 0
+        async for part in parts:
+            assert part.batches.base_offset == next_offset
+            next_offset = part.batches.next_offset
+            found += part.batches.buffer
+    assert found == made.log
+
+
+async def test_a_reader_that_keeps_up_gets_several_steps_of_one_visit() -> None:
+    made = await made_of()
+    async with open_run(made.builder.run, store=made.store) as path, aclosing(stream_of(path, made)) as parts:
+        sizes = [len(part.batches) async for part in parts]
+    assert sum(sizes) == len(made.log)
+    assert max(sizes) <= STEP, "a step is no larger for it"
+    assert visits_of(made) <= 3 + len(made.log) // VISIT, "the first step, the second, and then 256 KiB each"
+
+
+async def test_a_reader_that_stops_asking_has_two_steps_waiting_and_then_goes_on() -> None:
+    made = await made_of()
+    assert isinstance(made.store, FileStore)
+    async with open_run(made.builder.run, store=made.store) as path, aclosing(stream_of(path, made)) as parts:
+        found = bytearray()
+        for _ in range(4):
+            found += (await anext(parts)).batches.buffer
+        before = made.store.read_bytes
+        await settle(2000)
+        assert before <= made.store.read_bytes <= len(found) + 2 * STEP + 4 * BATCH, "tails of batches are read twice"
+        async for part in parts:
+            found += part.batches.buffer
+    assert found == made.log
+
+
+async def test_a_reader_whose_window_has_room_for_one_step_has_one_waiting() -> None:
+    made = await made_of()
+    assert isinstance(made.store, FileStore)
+    settings = ReadSettings(read_ahead_total_bytes=STEP)
+    async with (
+        open_run(made.builder.run, store=made.store, settings=settings) as path,
+        aclosing(stream_of(path, made)) as parts,
+    ):
+        found = bytearray((await anext(parts)).batches.buffer)
+        await settle(2000)
+        assert made.store.read_bytes - len(found) <= STEP + BATCH
+        async for part in parts:
+            found += part.batches.buffer
+    assert found == made.log
+
+
+async def test_what_was_read_before_the_store_failed_comes_first() -> None:
+    made = await made_of()
+    assert isinstance(made.store, FileStore)
+    made.store.fails_at = 5 * STEP
+    found = bytearray()
+
+    async def read(path: ReadPath) -> None:
+        async with aclosing(stream_of(path, made)) as parts:
+            async for part in parts:
+                found.extend(part.batches.buffer)
+
+    async with open_run(made.builder.run, store=made.store) as path:
+        with pytest.raises(StoreError, match="Input/output error"):
+            await read(path)
+        assert len(found) > 4 * STEP
+        assert found == made.log[: len(found)]
+        made.store.fails_at = None
+        async with aclosing(stream_of(path, made)) as parts:
+            assert b"".join([bytes(part.batches.buffer) async for part in parts]) == made.log
+        assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("next of")]
+
+
+@pytest.mark.parametrize("heals", [True, False], ids=["and then as it was", "and stays so"])
+async def test_a_batch_that_is_damaged_in_the_middle_of_a_visit_is_read_once_more(*, heals: bool) -> None:
+    made, times = await made_of(), 0
+
+    def bend(key: str, byte_range: ByteRange | None, data: bytes) -> bytes:
+        nonlocal times
+        if not key.endswith(".log") or byte_range is None or not byte_range.start <= 5 * STEP < byte_range.stop:
+            return data
+        times += 1
+        if heals and times > 1:
+            return data
+        return flip_bit(data, (5 * STEP + 3000 - byte_range.start) * 8)
+
+    made.store.bend = bend
+    found = bytearray()
+    async with open_run(made.builder.run, store=made.store) as path, aclosing(stream_of(path, made)) as parts:
+        try:
+            async for part in parts:
+                found += part.batches.buffer
+        except CorruptDataError:
+            assert not heals
+            assert 4 * STEP < len(found) <= 5 * STEP, "all steps before it"
+            assert found == made.log[: len(found)]
+        else:
+            assert heals
+            assert found == made.log
+
+
+@pytest.mark.parametrize("parts_taken", range(8))
+async def test_a_reader_that_leaves_in_the_middle_of_a_visit_leaves_nothing_behind(parts_taken: int) -> None:
+    made = await made_of(in_threads=True)
+    async with open_run(made.builder.run, store=made.store) as path:
+        async with aclosing(stream_of(path, made)) as parts:
+            for _ in range(parts_taken):
+                await anext(parts)
+        assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("next of")]
+        async with aclosing(stream_of(path, made)) as parts:
+            assert b"".join([bytes(part.batches.buffer) async for part in parts]) == made.log
