@@ -119,6 +119,8 @@ class ReadAhead:
 
     def widen(self, size_bytes: int) -> bool:
         """Return whether the window is as large as ``size_bytes``, or could be made so."""
+        if size_bytes > self._budget.reader_bytes:
+            return False
         self._change(max(size_bytes, self._window_bytes))
         return self._window_bytes >= size_bytes
 

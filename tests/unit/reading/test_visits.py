@@ -112,17 +112,27 @@ async def test_a_reader_that_stops_asking_has_two_steps_waiting_and_then_goes_on
     assert found == made.log
 
 
-async def test_a_reader_whose_window_has_room_for_one_step_has_one_waiting() -> None:
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        pytest.param(ReadSettings(read_ahead_total_bytes=STEP), 1, id="the window of all has room for one step"),
+        pytest.param(ReadSettings(read_ahead_bytes=STEP), 1, id="its own window has room for one step"),
+        pytest.param(ReadSettings(read_ahead_bytes=STEP - 1), 0, id="its own window has room for less than a step"),
+        pytest.param(ReadSettings(read_ahead_bytes=0), 0, id="no reader may read ahead"),
+    ],
+)
+async def test_no_more_steps_wait_than_there_is_room_for(settings: ReadSettings, steps: int) -> None:
     made = await made_of()
     assert isinstance(made.store, FileStore)
-    settings = ReadSettings(read_ahead_total_bytes=STEP)
     async with (
         open_run(made.builder.run, store=made.store, settings=settings) as path,
         aclosing(stream_of(path, made)) as parts,
     ):
-        found = bytearray((await anext(parts)).batches.buffer)
+        found = bytearray()
+        for _ in range(3):
+            found += (await anext(parts)).batches.buffer
         await settle(2000)
-        assert made.store.read_bytes - len(found) <= STEP + BATCH
+        assert steps * (STEP - BATCH) <= made.store.read_bytes - len(found) <= steps * STEP + 3 * BATCH
         async for part in parts:
             found += part.batches.buffer
     assert found == made.log
