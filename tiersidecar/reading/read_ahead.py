@@ -97,7 +97,7 @@ class ReadAhead:
         self._budget = budget
         self._latency = budget.latency
         self._window_bytes = self._held_bytes = self._read_bytes = 0
-        self._rate = ReadRate(self._now_s())
+        self._rate = ReadRate(self.now_s())
         self._following: tuple[RemoteSegment, int] | None = None
         self._ahead_bytes = 0
         self._begun: dict[ChunkKey, asyncio.Task[Buffer]] = {}
@@ -149,10 +149,10 @@ class ReadAhead:
                 self._ahead_bytes = (len(ahead) - 1) * charge_bytes
                 if reach > chunk_count:
                     self._begin_following(self._window_bytes - self._ahead_bytes)
-                began_s = self._now_s()
+                began_s = self.now_s()
                 chunk = await ahead[0]
                 ahead.popleft()
-                waited_s = self._now_s() - began_s
+                waited_s = self.now_s() - began_s
                 yield chunk
                 self._adapt(segment, len(chunk), charge_bytes, waited_s)
         finally:
@@ -174,7 +174,7 @@ class ReadAhead:
             size_bytes,
             waited_s=waited_s,
             round_bytes=max(self._window_bytes, charge_bytes),
-            now_s=self._now_s(),
+            now_s=self.now_s(),
         )
         latency, request_bytes = self._latency, self._request_bytes(charge_bytes)
         window = decide_window(
@@ -252,7 +252,8 @@ class ReadAhead:
         self._begun.clear()
         self._following = None
 
-    def _now_s(self) -> float:
+    def now_s(self) -> float:
+        """Return the time by which fetches are measured; 0 if none are."""
         return 0.0 if self._latency is None else self._latency.now_s()
 
 
