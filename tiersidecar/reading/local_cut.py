@@ -115,10 +115,8 @@ class LocalCut:
             await asyncio.gather(*self._returning, return_exceptions=True)
 
     def _steps_ahead(self) -> int:
-        """Return how many steps the reader's window has room for."""
-        if not self._reads_on:
-            return 0
-        return next((steps for steps in range(_STEPS_AHEAD, 0, -1) if self._read_ahead.widen(steps * _STEP_BYTES)), 0)
+        """Return how many steps the reader's window has room for now."""
+        return self._read_ahead.fit(_STEP_BYTES, most_steps=_STEPS_AHEAD) if self._reads_on else 0
 
     def _begin(self, steps_ahead: int) -> _Visit:
         visit = _Visit(

@@ -117,12 +117,16 @@ class ReadAhead:
         self._budget.give_back(self._held_bytes)
         self._window_bytes = self._held_bytes = 0
 
-    def widen(self, size_bytes: int) -> bool:
-        """Return whether the window is as large as ``size_bytes``, or could be made so."""
-        if size_bytes > self._budget.reader_bytes:
-            return False
-        self._change(max(size_bytes, self._window_bytes))
-        return self._window_bytes >= size_bytes
+    def fit(self, step_bytes: int, *, most_steps: int) -> int:
+        """Make the window as many steps large as there is room for, ``most_steps`` at most, and return how many: more than one
+        only while one of another reader would find room beside them."""
+        for steps in range(most_steps, 0, -1):
+            window_bytes = steps * step_bytes
+            left_bytes = self._budget.free_bytes + self._held_bytes - window_bytes
+            if window_bytes <= self._budget.reader_bytes and left_bytes >= (step_bytes if steps > 1 else 0):
+                self._change(window_bytes)
+                return steps
+        return 0
 
     def follow_with(self, segment: RemoteSegment, first: int) -> None:
         """Begin with chunk ``first`` of ``segment``, with which the reader will go on behind the end of the present one, if
