@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -23,6 +23,9 @@ from tiersidecar.reading.remote_objects import RemoteSegment
 _FIRST_STEP_BYTES = 1024 * 1024
 _STEP_BYTES = 4 * 1024 * 1024
 _VISIT_BYTES = 16 * 1024 * 1024
+_VISIT_S = 0.1
+"""A visit that has lasted so long, its wait for a place included, ends with the present step: on a slow disk a visit is one
+step, which has all the time of a request, and others wait for their turn no longer than that."""
 _STEPS_AHEAD = 2
 """Steps that may wait for a reader.  With one, a visit would end after each step."""
 _MOST_WANTED_BYTES = 8 * 1024 * 1024 + 64 * 1024
@@ -57,7 +60,7 @@ class LocalCut:
 
     A reader without a bound has a first step of 1 MiB, so that it comes soon, and further ones of 4 MiB.  While it handles a
     step, the following ones are cut, as many as its window has room for, two at most; a visit to the store ends when so many
-    wait, and after 16 MiB.  Without a window each step is cut when it is asked for.
+    wait, after 16 MiB, and after a tenth of a second.  Without a window each step is cut when it is asked for.
     The wanted part of a bounded read comes in steps of up to 8 MiB, anything needed besides in small ones.
     """
 
@@ -105,18 +108,24 @@ class LocalCut:
                         await asyncio.sleep(0)
                 yield step
         finally:
-            if visit is not None:
+            if visit is not None:  # the reader leaves: what has still to come back may hang in a dead mount
+                for returning in self._returning:
+                    returning.cancel()
                 await visit.abandon()
             await asyncio.gather(*self._returning, return_exceptions=True)
 
     def _steps_ahead(self) -> int:
-        """Return how many steps the reader's window has room for."""
-        if not self._reads_on:
-            return 0
-        return next((steps for steps in range(_STEPS_AHEAD, 0, -1) if self._read_ahead.widen(steps * _STEP_BYTES)), 0)
+        """Return how many steps the reader's window has room for now."""
+        return self._read_ahead.fit(_STEP_BYTES, most_steps=_STEPS_AHEAD) if self._reads_on else 0
 
     def _begin(self, steps_ahead: int) -> _Visit:
-        visit = _Visit(self._cutter, self._next_range(steps_ahead), steps_ahead=steps_ahead, reads_on=self._reads_on)
+        visit = _Visit(
+            self._cutter,
+            self._next_range(steps_ahead),
+            steps_ahead=steps_ahead,
+            reads_on=self._reads_on,
+            now_s=self._read_ahead.now_s,
+        )
         visit.begin(self._chunks, self._segment)
         return visit
 
@@ -134,7 +143,7 @@ class LocalCut:
         size_bytes = min(self._wanted_stop - self._position, _MOST_WANTED_BYTES)
         if size_bytes <= 0:
             size_bytes = self._next_bytes
-            self._next_bytes = min(4 * size_bytes, _VISIT_BYTES)
+            self._next_bytes = min(4 * size_bytes, _VISIT_BYTES if self._reads_on else _STEP_BYTES)
         if self._reads_on and steps_ahead < _STEPS_AHEAD:
             size_bytes = min(size_bytes, _STEP_BYTES)
         return ByteRange(self._position, min(self._position + size_bytes, self._size_bytes))
@@ -142,16 +151,25 @@ class LocalCut:
 
 class _Visit:
     """One visit to the store: cuts ``byte_range`` in the thread that reads it, and hands the loop a step after each 4 MiB, of
-    a bounded read all as one.  It ends before its time when ``steps_ahead`` steps wait for the reader.
+    a bounded read all as one.  It ends before its time when ``steps_ahead`` steps wait for the reader, or when it takes long.
 
     A damaged batch is no fault of the store, so its error does not pass through the store.
     """
 
-    def __init__(self, cutter: BatchCutter, byte_range: ByteRange, *, steps_ahead: int, reads_on: bool) -> None:
+    def __init__(
+        self,
+        cutter: BatchCutter,
+        byte_range: ByteRange,
+        *,
+        steps_ahead: int,
+        reads_on: bool,
+        now_s: Callable[[], float],
+    ) -> None:
         self._cutter = cutter
         self._byte_range = byte_range
         self._steps_ahead = steps_ahead
         self._reads_on = reads_on
+        self._now_s, self._end_s = now_s, now_s() + _VISIT_S
         self._step_bytes = _STEP_BYTES if reads_on else len(byte_range)
         self._step_start = self.position = byte_range.start
         """Where the next visit begins, once this one has ended."""
@@ -212,7 +230,7 @@ class _Visit:
 
     def _take(self, piece: memoryview) -> int:
         """Cut what was read; return how many bytes of it are done with, 0 to end the visit."""
-        if self._is_abandoned:
+        if self._is_abandoned or self._is_through:  # the cutter may be another visit's
             return 0
         try:
             self._slices += self._cutter.cut(piece)
@@ -228,7 +246,7 @@ class _Visit:
             return len(piece)
         again_bytes = self._drop_tail(len(piece))
         self.position -= again_bytes
-        is_last = is_last or len(self._waiting) + 1 >= self._steps_ahead
+        is_last = is_last or len(self._waiting) + 1 >= self._steps_ahead or self._now_s() >= self._end_s
         self._hand_over(is_last=is_last)
         return 0 if is_last else len(piece) - again_bytes
 

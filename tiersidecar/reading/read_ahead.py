@@ -97,7 +97,7 @@ class ReadAhead:
         self._budget = budget
         self._latency = budget.latency
         self._window_bytes = self._held_bytes = self._read_bytes = 0
-        self._rate = ReadRate(self._now_s())
+        self._rate = ReadRate(self.now_s())
         self._following: tuple[RemoteSegment, int] | None = None
         self._ahead_bytes = 0
         self._begun: dict[ChunkKey, asyncio.Task[Buffer]] = {}
@@ -117,10 +117,16 @@ class ReadAhead:
         self._budget.give_back(self._held_bytes)
         self._window_bytes = self._held_bytes = 0
 
-    def widen(self, size_bytes: int) -> bool:
-        """Return whether the window is as large as ``size_bytes``, or could be made so."""
-        self._change(max(size_bytes, self._window_bytes))
-        return self._window_bytes >= size_bytes
+    def fit(self, step_bytes: int, *, most_steps: int) -> int:
+        """Make the window as many steps large as there is room for, ``most_steps`` at most, and return how many: more than one
+        only while one of another reader would find room beside them."""
+        for steps in range(most_steps, 0, -1):
+            window_bytes = steps * step_bytes
+            left_bytes = self._budget.free_bytes + self._held_bytes - window_bytes
+            if window_bytes <= self._budget.reader_bytes and left_bytes >= (step_bytes if steps > 1 else 0):
+                self._change(window_bytes)
+                return steps
+        return 0
 
     def follow_with(self, segment: RemoteSegment, first: int) -> None:
         """Begin with chunk ``first`` of ``segment``, with which the reader will go on behind the end of the present one, if
@@ -147,10 +153,10 @@ class ReadAhead:
                 self._ahead_bytes = (len(ahead) - 1) * charge_bytes
                 if reach > chunk_count:
                     self._begin_following(self._window_bytes - self._ahead_bytes)
-                began_s = self._now_s()
+                began_s = self.now_s()
                 chunk = await ahead[0]
                 ahead.popleft()
-                waited_s = self._now_s() - began_s
+                waited_s = self.now_s() - began_s
                 yield chunk
                 self._adapt(segment, len(chunk), charge_bytes, waited_s)
         finally:
@@ -172,7 +178,7 @@ class ReadAhead:
             size_bytes,
             waited_s=waited_s,
             round_bytes=max(self._window_bytes, charge_bytes),
-            now_s=self._now_s(),
+            now_s=self.now_s(),
         )
         latency, request_bytes = self._latency, self._request_bytes(charge_bytes)
         window = decide_window(
@@ -250,7 +256,8 @@ class ReadAhead:
         self._begun.clear()
         self._following = None
 
-    def _now_s(self) -> float:
+    def now_s(self) -> float:
+        """Return the time by which fetches are measured; 0 if none are."""
         return 0.0 if self._latency is None else self._latency.now_s()
 
 

@@ -239,12 +239,36 @@ async def test_behind_the_border_nothing_is_begun_for_which_no_memory_is_left() 
     assert budget.free_bytes == 3 * MIB
 
 
-async def test_a_window_that_is_widened_gives_nothing_back_of_what_was_begun() -> None:
+async def test_a_window_that_is_fitted_to_steps_gives_nothing_back_of_what_was_begun() -> None:
     shelf, budget = Shelf(), ReadAheadBudget(reader_bytes=16 * MIB, total_bytes=16 * MIB)
     with ReadAhead(cast("ChunkManager", shelf), budget) as reader:
         reader.follow_with(segment("two", 4), 0)
-        assert reader.widen(MIB)
+        assert reader.fit(MIB, most_steps=2) == 2
         assert budget.free_bytes == 16 * MIB - CHUNK
+
+
+def test_readers_have_one_step_each_rather_than_some_two_and_others_none() -> None:
+    budget = ReadAheadBudget(reader_bytes=16 * MIB, total_bytes=6 * MIB)
+    readers = [ReadAhead(cast("ChunkManager", Shelf()), budget) for _ in range(7)]
+    assert readers[0].fit(MIB, most_steps=2) == 2
+    rounds = [[reader.fit(MIB, most_steps=2) for reader in readers] for _ in range(3)]
+    assert sorted(rounds[0]) == [0, 0, 0, 1, 1, 2, 2]
+    assert sorted(rounds[2]) == [0, 1, 1, 1, 1, 1, 1]
+    assert budget.free_bytes == 0
+    with readers[0], readers[1], readers[2]:
+        pass
+    assert [reader.fit(MIB, most_steps=2) for reader in readers[3:]].count(2) >= 1, "there is room again"
+
+
+@pytest.mark.parametrize(
+    ("reader_bytes", "steps"),
+    [(16 * MIB, 2), (2 * MIB, 2), (2 * MIB - 1, 1), (MIB - 1, 0), (0, 0)],
+)
+def test_no_more_steps_are_ahead_than_one_reader_may_have(reader_bytes: int, steps: int) -> None:
+    budget = ReadAheadBudget(reader_bytes=reader_bytes, total_bytes=16 * MIB)
+    with ReadAhead(cast("ChunkManager", Shelf()), budget) as reader:
+        assert reader.fit(MIB, most_steps=2) == steps
+        assert budget.free_bytes == 16 * MIB - steps * MIB
 
 
 async def test_a_chunk_behind_the_border_that_failed_meanwhile_is_fetched_anew() -> None:

@@ -9,9 +9,9 @@ from contextlib import aclosing
 import pytest
 
 from tests.support.faulty_store import FaultyStore, flip_bit
-from tests.support.manual_clock import settle
+from tests.support.manual_clock import ManualClock, settle
 from tests.support.remote_runs import open_run
-from tests.unit.reading.test_part_reads import Remote, remote
+from tests.unit.reading.test_part_reads import Remote, read, remote
 from tiersidecar.domain.errors import CorruptDataError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.store import Store, Take
@@ -26,7 +26,8 @@ FIRST, STEP, VISIT = 16 * 1024, 64 * 1024, 256 * 1024
 class FileStore(FaultyStore):
     """Hands over pieces of ``piece_bytes``: between two of them, ``in_threads`` or not, others have their turn.
 
-    ``fails_at`` is the byte of the .log from which on nothing can be read.
+    ``fails_at`` is the byte of the .log from which on nothing can be read.  A piece takes ``piece_s`` of ``clock``.  A
+    request does not come back before ``comes_back`` is set.  Without ``hears_the_end`` it hands over more than it may.
     """
 
     is_local = True
@@ -36,25 +37,36 @@ class FileStore(FaultyStore):
         self.piece_bytes, self.in_threads = piece_bytes, in_threads
         self.fails_at: int | None = None
         self.read_bytes = 0
+        self.clock: ManualClock | None = None
+        self.piece_s, self.most_pieces = 0.0, 0
+        self.hears_the_end = True
+        self.comes_back = asyncio.Event()
+        self.comes_back.set()
 
     async def feed_range(self, key: str, byte_range: ByteRange, take: Take) -> None:
         data = memoryview(await self.fetch_range(key, byte_range))
-        position = 0
+        position = pieces = 0
         while position < len(data):
             await settle(50)
             if self.fails_at is not None and byte_range.start + position >= self.fails_at:
                 raise StoreError(verb="fetch", key=key, reason="Input/output error")
             piece = data[position : position + self.piece_bytes]
             self.read_bytes += len(piece)
+            pieces += 1
+            self.most_pieces = max(self.most_pieces, pieces)
+            if self.clock is not None:
+                self.clock.stand_still(self.piece_s)
             taken_bytes = await asyncio.to_thread(take, piece) if self.in_threads else take(piece)
-            if not taken_bytes:
-                return
-            position += taken_bytes
+            if not taken_bytes and self.hears_the_end:
+                break
+            position += taken_bytes or len(piece)
+        await self.comes_back.wait()
 
 
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, size_bytes in (("_FIRST_STEP_BYTES", FIRST), ("_STEP_BYTES", STEP), ("_VISIT_BYTES", VISIT)):
+    sizes = {"_FIRST_STEP_BYTES": FIRST, "_STEP_BYTES": STEP, "_VISIT_BYTES": VISIT, "_FURTHER_BYTES": FIRST}
+    for name, size_bytes in sizes.items():
         monkeypatch.setattr(local_cut, name, size_bytes)
 
 
@@ -112,17 +124,27 @@ async def test_a_reader_that_stops_asking_has_two_steps_waiting_and_then_goes_on
     assert found == made.log
 
 
-async def test_a_reader_whose_window_has_room_for_one_step_has_one_waiting() -> None:
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        pytest.param(ReadSettings(read_ahead_total_bytes=STEP), 1, id="the window of all has room for one step"),
+        pytest.param(ReadSettings(read_ahead_bytes=STEP), 1, id="its own window has room for one step"),
+        pytest.param(ReadSettings(read_ahead_bytes=STEP - 1), 0, id="its own window has room for less than a step"),
+        pytest.param(ReadSettings(read_ahead_bytes=0), 0, id="no reader may read ahead"),
+    ],
+)
+async def test_no_more_steps_wait_than_there_is_room_for(settings: ReadSettings, steps: int) -> None:
     made = await made_of()
     assert isinstance(made.store, FileStore)
-    settings = ReadSettings(read_ahead_total_bytes=STEP)
     async with (
         open_run(made.builder.run, store=made.store, settings=settings) as path,
         aclosing(stream_of(path, made)) as parts,
     ):
-        found = bytearray((await anext(parts)).batches.buffer)
+        found = bytearray()
+        for _ in range(3):
+            found += (await anext(parts)).batches.buffer
         await settle(2000)
-        assert made.store.read_bytes - len(found) <= STEP + BATCH
+        assert steps * (STEP - BATCH) <= made.store.read_bytes - len(found) <= steps * STEP + 3 * BATCH
         async for part in parts:
             found += part.batches.buffer
     assert found == made.log
@@ -176,6 +198,57 @@ async def test_a_batch_that_is_damaged_in_the_middle_of_a_visit_is_read_once_mor
         else:
             assert heals
             assert found == made.log
+
+
+@pytest.mark.parametrize(
+    ("piece_s", "most_pieces"),
+    [
+        pytest.param(0.001, VISIT // STEP + 1, id="a quick disk: the tails of steps are read twice"),
+        pytest.param(0.15, 1, id="a slow disk"),
+        pytest.param(0.06, 2, id="a disk in between"),
+    ],
+)
+async def test_a_visit_lasts_for_several_steps_only_if_they_take_no_time(piece_s: float, most_pieces: int) -> None:
+    """A request to the store has a minute, and others wait for its place."""
+    made, clock = await made_of(), ManualClock()
+    assert isinstance(made.store, FileStore)
+    made.store.clock, made.store.piece_s = clock, piece_s
+    async with (
+        open_run(made.builder.run, store=made.store, clock=clock) as path,
+        aclosing(stream_of(path, made)) as parts,
+    ):
+        assert b"".join([bytes(part.batches.buffer) async for part in parts]) == made.log
+    assert made.store.most_pieces == most_pieces
+
+
+async def test_a_reader_that_leaves_does_not_wait_for_the_visit_before_which_hangs_on_its_way_back() -> None:
+    made = await made_of()
+    assert isinstance(made.store, FileStore)
+    made.store.comes_back.clear()
+    async with open_run(made.builder.run, store=made.store) as path, asyncio.timeout(10):
+        async with aclosing(stream_of(path, made)) as parts:
+            for _ in range(3):
+                await anext(parts)
+        assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("next of")]
+
+
+async def test_what_a_store_hands_over_after_the_end_of_a_visit_is_not_looked_at() -> None:
+    """The next visit has the cutter then."""
+    made, clock = await made_of(batch_size=4096), ManualClock()
+    assert isinstance(made.store, FileStore)
+    made.store.hears_the_end, made.store.clock, made.store.piece_s = False, clock, 0.15
+    async with (
+        open_run(made.builder.run, store=made.store, clock=clock) as path,
+        aclosing(stream_of(path, made)) as parts,
+    ):
+        assert b"".join([bytes(part.batches.buffer) async for part in parts]) == made.log
+
+
+async def test_a_bounded_read_of_a_batch_that_is_far_larger_fetches_no_more_than_a_step_at_once() -> None:
+    made = await made_of(batch_size=600_000)
+    async with open_run(made.builder.run, store=made.store) as path:
+        assert await read(path, made, 0, 1) == made.log[:600_000]
+    assert max(len(range_) for _, range_ in made.store.log_fetches() if range_ is not None) <= STEP
 
 
 @pytest.mark.parametrize("parts_taken", range(8))

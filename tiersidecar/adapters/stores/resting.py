@@ -65,15 +65,25 @@ class RestingStore(WrappedStore):
 
     async def feed_range(self, key: str, byte_range: ByteRange, take: Take) -> None:
         async with self._tried("fetch", key):
-            await self._store.feed_range(key, byte_range, take)
+            await self._store.feed_range(key, byte_range, self._answering(take))
 
     async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Take) -> None:
         async with self._tried("fetch", key):
-            await self._store.feed_with_rests(key, byte_range, take)
+            await self._store.feed_with_rests(key, byte_range, self._answering(take))
 
     async def head_object(self, key: str) -> StoredObject:
         async with self._tried("head", key):
             return await self._store.head_object(key)
+
+    def _answering(self, take: Take) -> Take:
+        """Return ``take``, of which each piece is an answer: the reader may go on with the next request before this one has
+        ended.  It may run in the thread that reads."""
+
+        def answered(piece: memoryview) -> int:
+            self._worked()
+            return take(piece)
+
+        return answered
 
     @asynccontextmanager
     async def _tried(self, verb: str, key: str) -> AsyncIterator[None]:

@@ -13,7 +13,7 @@ from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.adapters.stores.resting import RestingStore
 from tiersidecar.domain.errors import ObjectNotFoundError, StoreError
 from tiersidecar.domain.offsets import ByteRange
-from tiersidecar.ports.store import BytesBody, StoredObject
+from tiersidecar.ports.store import BytesBody, StoredObject, Take
 
 
 class Backend(MemoryStore):
@@ -23,6 +23,16 @@ class Backend(MemoryStore):
     """Until it is set, requests are under way."""
     hangs, heads = False, 0
     """It answers no request, the small ones neither."""
+
+    def __init__(self, *, clock: ManualClock, ids: SystemIds) -> None:
+        super().__init__(clock=clock, ids=ids)
+        self.comes_back = asyncio.Event()
+        """Until it is set, a file that was handed over is still open."""
+        self.comes_back.set()
+
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Take) -> None:
+        await super().feed_range(key, byte_range, take)
+        await self.comes_back.wait()
 
     async def head_object(self, key: str) -> StoredObject:
         self.heads += 1
@@ -99,6 +109,28 @@ async def test_one_success_ends_it() -> None:
         assert await stage.store.fetch_object("k", max_bytes=10) == b"data"
     stage.backend.is_away = True
     assert await stage.fails(says="connection refused") == 9, "it is not away after a single failure"
+
+
+@pytest.mark.parametrize("verb", ["feed_range", "feed_with_rests"])
+async def test_with_the_first_piece_of_a_file_it_is_back(verb: str) -> None:
+    """A reader of a local file asks for the next part before the request for the last one has come back."""
+    stage = await away()
+    stage.backend.is_away = False
+    await stage.clock.advance(0.6)
+    stage.backend.comes_back.clear()
+    pieces = list[memoryview]()
+
+    def take(piece: memoryview) -> int:
+        pieces.append(piece)
+        return 0
+
+    feeding = asyncio.create_task(getattr(stage.store, verb)("k", ByteRange(0, 4), take))
+    await settle()
+    assert pieces == [b"data"]
+    assert not feeding.done()
+    assert await stage.store.fetch_object("k", max_bytes=10) == b"data"
+    stage.backend.comes_back.set()
+    await feeding
 
 
 async def test_objects_that_are_missing_are_no_failures() -> None:
