@@ -416,3 +416,10 @@ def test_a_segment_that_begins_where_the_log_has_gone_on_is_left() -> None:
     assert recovery_below(replace(recovery, segments=(beyond,), from_manifests=1), 15).from_manifests == 0
     with_others = recovery_below(replace(recovery, left=(replace(left, start_offset=17),)), 5)
     assert [one.start_offset for one in with_others.left] == [10, 17, 20], "in the order of their offsets"
+
+
+def test_holes_are_left_with_what_begins_where_the_log_has_gone_on() -> None:
+    recovery = Recovery(segments=(segment(1, 0, 9), segment(2, 40, 49)), holes=((10, 19), (20, 24), (30, 39)))
+    assert recovery_below(recovery, 20).holes == ((10, 19),), "a hole that begins right there is none of this log"
+    assert recovery_below(recovery, 21).holes == ((10, 19), (20, 24))
+    assert recovery_below(recovery, 50).holes == recovery.holes

@@ -22,6 +22,7 @@ from tiersidecar.decide.topics import (
     UnwrittenEpoch,
     decide_assignment,
     decide_unseen,
+    is_compacted,
     may_be_unwritten,
     read_cleaner_settings,
     read_cleanup_policy,
@@ -270,6 +271,22 @@ DELETE, COMPACT, BOTH = CleanupPolicy.DELETE, CleanupPolicy.COMPACT, CleanupPoli
 )
 def test_the_topic_config_is_read_in_any_order(value: str, policy: CleanupPolicy | None) -> None:
     assert read_cleanup_policy(value) is policy
+
+
+@pytest.mark.parametrize(
+    ("configs", "compacted"),
+    [
+        pytest.param({"cleanup.policy": "compact"}, True, id="the cleaner alone"),
+        pytest.param({"cleanup.policy": "delete, compact"}, True, id="the cleaner beside retention"),
+        pytest.param({"cleanup.policy": "delete"}, False, id="retention alone"),
+        pytest.param({"cleanup.policy": "compaction"}, False, id="a word that only begins so"),
+        pytest.param({"cleanup.policy": ""}, False, id="neither of them, as Kafka 4.2 allows"),
+        pytest.param({"cleanup.policy": None}, False, id="a setting without a value"),
+        pytest.param({}, False, id="no such setting"),
+    ],
+)
+def test_a_topic_is_compacted_by_its_policy_alone(configs: dict[str, str | None], compacted: bool) -> None:
+    assert is_compacted(configs) is compacted
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete, compact"])
