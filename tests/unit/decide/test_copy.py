@@ -238,6 +238,8 @@ def test_a_hole_between_the_tiers_is_named() -> None:
         "whatever is pinned below"
     )
     assert decide_copy(view([500, 600, 700])).gap is None, "nothing remote yet: the log simply begins at 500"
+    assert decide_copy(view([200, 201, 300], copied=199)).gap is None, "a segment of one record follows"
+    assert decide_copy(view([201, 300], copied=199)).gap == ByteRange(200, 201), "one record is missing"
 
 
 def find(lineage: Lineage, segments: list[RemoteLogSegmentMetadata]) -> int:

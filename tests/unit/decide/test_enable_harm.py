@@ -132,6 +132,8 @@ def test_streams_applications_are_known_by_their_topics(topics: list[str], kind:
         pytest.param(None, 300, 100, 77, id="a whole offset, that of the record in which the limit falls"),
         pytest.param(60, 1000, 250, 85, id="whichever takes more"),
         pytest.param(None, 200, 250, 10, id="the log is smaller"),
+        pytest.param(None, 1000, 0, 110, id="nothing may stay"),
+        pytest.param(None, 0, 0, 10, id="an empty log has nothing that could go"),
         pytest.param(None, None, 250, 10, id="nobody tells its size"),
         pytest.param(5, 1000, -1, 10, id="never below the log start"),
     ],

@@ -324,6 +324,17 @@ def test_in_which_order_displaced_segments_are_published(
     assert plan.prepared.unreadable == ()
 
 
+def test_what_publishing_again_would_not_mend_is_not_published() -> None:
+    """The short one begins within the long one, and stays where it is read: the rest of the long one is not found."""
+    plan = Partition(events=(copied(1, 0, 19), copied(4, 5, 9), copied(3, 20, 29))).decide()
+    assert plan.displaced == ()
+    (finding,) = plan.findings
+    assert (finding.obstacle, finding.detail) == (
+        Obstacle.GAP,
+        "a native broker finds no segment for offsets [10, 20)",
+    )
+
+
 def entries(*pairs: tuple[int, int]) -> tuple[EpochEntry, ...]:
     return tuple(EpochEntry(LeaderEpoch(epoch), Offset(start)) for epoch, start in pairs)
 

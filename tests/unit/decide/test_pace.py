@@ -72,6 +72,7 @@ def test_a_slice_is_20_ms_worth(rate: int, size_bytes: int) -> None:
 
 def test_without_a_limit_everything_goes_at_once() -> None:
     assert TokenBucket(None).take(10**12, 0) == 10**12
+    assert TokenBucket(None).wait_s(10**12) == 0
 
 
 def test_a_changed_rate_counts_at_once() -> None:

@@ -158,3 +158,8 @@ def test_generations(known: int, waited_ms: int, outcome: Outcome) -> None:
 )
 def test_places(groups: str, kept: set[int]) -> None:
     assert places_for(groups, 3) == kept
+
+
+def test_the_second_of_each_group_comes_before_the_third_of_any() -> None:
+    assert places_for("aaaabb", 4) == {0, 1, 4, 5}
+    assert places_for("aaaabb", 5) == {0, 1, 2, 4, 5}

@@ -82,6 +82,7 @@ BASE = ReadAheadView(
         pytest.param(
             {"is_probing": True, "fetch_s": 0.01}, 4, "store", id="who has the least anyway has it all the time"
         ),
+        pytest.param({"is_probing": True, "fetch_s": 0.06}, 4, "store", id="so has who wants just the least"),
         pytest.param(
             {"is_probing": True, "has_waited": False},
             6,
@@ -267,6 +268,16 @@ def test_times_are_kept_by_size(size_bytes: int, usual_s: float) -> None:
     times = times_of(0.2, now_s=100.0)
     times.add(16 * 1024, 0.05, now_s=100.0)
     assert times.usual_s(size_bytes, 101.0) == usual_s
+
+
+def test_sizes_within_a_factor_of_four_share_their_times() -> None:
+    times = times_of(0.2, now_s=100.0, size_bytes=CHUNK)
+    times.add(CHUNK // 2, 0.1, now_s=100.0)
+    assert (times.usual_s(CHUNK, 101.0), times.usual_s(CHUNK // 2, 101.0)) == (0.1, 0.1)
+    times.add(CHUNK // 4, 0.05, now_s=100.0)
+    assert (times.usual_s(CHUNK, 101.0), times.usual_s(CHUNK // 4, 101.0)) == (0.1, 0.05), (
+        "four times as large does not"
+    )
 
 
 @pytest.mark.parametrize(

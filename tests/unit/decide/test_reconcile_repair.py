@@ -131,6 +131,12 @@ FACTS = ReportFacts(
             id="a needless copy, if the other one were whole",
         ),
         pytest.param(
+            K.OFFSET_OVERLAP,
+            RepairView(state=State.COPY_SEGMENT_FINISHED, is_covered=True, is_in_trash=True),
+            Repair.LEAVE,
+            id="a needless copy that is in the trash already",
+        ),
+        pytest.param(
             K.LACKING_TRANSACTIONS, replace(LIVE, is_whole=True), Repair.RECOPY, id="indexes that lack an abort"
         ),
         pytest.param(

@@ -16,7 +16,9 @@ import pytest
 from tests.support.clean_world import COMPACTED
 from tests.support.pins import local_partition
 from tests.support.segments import TOPIC_ID_PARTITION, local_segments
+from tiersidecar.decide.compaction import CompactionSettings
 from tiersidecar.decide.topics import (
+    CleanerSettings,
     CleanupPolicy,
     PartitionRole,
     UnwrittenEpoch,
@@ -295,6 +297,29 @@ def test_a_compacted_topics_settings_are_read(policy: str) -> None:
     assert found is not None
     assert found.policy in {CleanupPolicy.COMPACT, CleanupPolicy.COMPACT_AND_DELETE}
     assert (found.compaction.min_cleanable_dirty_ratio, found.delete_retention_ms) == (0.5, 1000)
+
+
+def test_each_setting_of_the_cleaner_is_read_from_its_own() -> None:
+    configs = {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0.25",
+        "min.compaction.lag.ms": "2",
+        "max.compaction.lag.ms": "3",
+        "segment.bytes": "4",
+        "segment.index.bytes": "5",
+        "delete.retention.ms": "6",
+    }
+    assert read_cleaner_settings(configs) == CleanerSettings(
+        policy=CleanupPolicy.COMPACT,
+        compaction=CompactionSettings(
+            min_cleanable_dirty_ratio=0.25,
+            min_compaction_lag_ms=2,
+            max_compaction_lag_ms=3,
+            segment_bytes=4,
+            segment_index_bytes=5,
+        ),
+        delete_retention_ms=6,
+    )
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,9 @@ from tiersidecar.decide.trash import (
     decide_trash,
     deleted_topic,
     kept_from,
+    needless,
     purged_deletes,
+    replaced,
     user_delete,
 )
 from tiersidecar.decide.trash_time import TrashTime
@@ -712,3 +714,30 @@ def test_whatever_happens_nothing_goes_before_its_delay_and_everything_goes_afte
             assert now_h - decided_h[removal.metadata.start_offset] >= 24
             remote.remove(removal.metadata)
     assert all(one.start_offset >= start for one in remote)
+
+
+@pytest.mark.parametrize(
+    ("kind", "delay_h", "reason"),
+    [
+        pytest.param(TrashKind.ERASURE, 1, "an erasure replaced it", id="an erasure waits as a user's delete does"),
+        pytest.param(TrashKind.COMPACTION, 24, "a cleaned segment replaced it", id="a cleaner as retention does"),
+    ],
+)
+def test_the_entry_of_what_was_replaced(kind: TrashKind, delay_h: int, reason: str) -> None:
+    delays = TrashDelays(retention_ms=24 * HOUR_MS, user_ms=HOUR_MS)
+    one = segment(0, 99)
+    found = replaced([one], LeaderEpoch(3), opened_ms=7, delays=delays, now_ms=NOW_MS, by="broker 1", kind=kind)
+    assert found == TrashEntry(
+        id=TrashId(generation=0, leader_epoch=LeaderEpoch(3), kind=kind, opened_ms=7),
+        decided_ms=NOW_MS,
+        due_ms=NOW_MS + delay_h * HOUR_MS,
+        segments=frozenset({one.remote_log_segment_id.uuid}),
+        reason=reason,
+        by="broker 1",
+    )
+
+
+def test_the_entry_of_a_needless_segment_waits_as_retention_does() -> None:
+    delays = TrashDelays(retention_ms=24 * HOUR_MS, user_ms=HOUR_MS)
+    found = needless(segment(0, 99), LeaderEpoch(3), generation=2, delays=delays, now_ms=NOW_MS, reason="r", by="b")
+    assert found.due_ms == NOW_MS + 24 * HOUR_MS
