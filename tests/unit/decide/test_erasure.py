@@ -8,7 +8,14 @@ from dataclasses import replace
 import pytest
 
 from tests.support.expiry import segment
-from tiersidecar.decide.erasure import Erasing, ErasureStep, ErasureView, decide_erasure, unreadable_segments
+from tiersidecar.decide.erasure import (
+    Erasing,
+    ErasureStep,
+    ErasureView,
+    decide_erasure,
+    reason_to_leave_behind,
+    unreadable_segments,
+)
 from tiersidecar.decide.trash import TrashDelays, replaced
 from tiersidecar.domain.ids import BrokerId, Uuid
 from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Offset
@@ -248,6 +255,29 @@ def test_of_a_compacted_topic_unfinished_copies_below_the_end_may_hold_such_reco
     seen = replace(view([OLD, NEXT, swapped, copied], ALL_LOCAL), is_compacted=True)
     assert [one for one, _ in unreadable_segments(seen)] == [swapped]
     assert seen.remote_end == 200
+
+
+def test_what_the_trash_names_for_any_reason_stands_for_nothing_else() -> None:
+    outside = replace(ERASED, id=replace(ERASED.id, kind=TrashKind.OUTSIDE_LINEAGE), segments=frozenset({uuid(NEW)}))
+    seen = view([OLD, NEW], ALL_TRIMMED, trash=[outside], hidden=[OLD])
+    (step,) = decided(seen, [OLD], [NEW])
+    assert step.erasing is R
+    by_offsets = replace(outside, id=replace(outside.id, kind=TrashKind.RETENTION))
+    (step,) = decided(replace(seen, trash=[by_offsets]), [OLD], [NEW])
+    assert step.erasing is T, "an entry that is about offsets names nothing"
+
+
+def test_a_compacted_topic_says_behind_which_segment_records_are_left() -> None:
+    seen = replace(view([OLD, NEXT, LAST], ALL_LOCAL), is_compacted=True)
+    (step,) = decided(seen, [NEXT], [], unread=[OLD])
+    assert step.reason == reason_to_leave_behind(OLD)
+    assert "from offset 0 on, has or may have records of these keys" in step.reason
+
+
+def test_nothing_is_remote_where_no_copy_is_finished() -> None:
+    assert view([], {}).remote_end == 0
+    assert view([replace(OLD, state=State.COPY_SEGMENT_STARTED)], {}).remote_end == 0
+    assert view([OLD, NEXT], {}).remote_end == 200
 
 
 @pytest.mark.parametrize(

@@ -365,8 +365,11 @@ MOUNTED = {
     "a mount at 30": {0: 0, 1000: 30},
     "two, at 10 and 20": {0: 0, 1000: 10, 2001: 20},
     "none": {0: 0, 999: 10, 1500: 20},
+    "high": {5000: 0, 5001: 10},
 }
 BEFORE = {
+    "elections of a cluster that begins with high epochs": ("high", (copied(1, 0, 9, {5000: 0}),), 0, []),
+    "a mount right at what users have": ("a mount at 30", THREE, 29, [20]),
     "a mount, and nothing behind it is copied": ("a mount at 30", THREE, 0, [20]),
     "a mount, and what follows is copied": ("a mount at 30", (*THREE, copied(4, 30, 39, {1000: 30})), 0, []),
     "a mount, and the copy of what follows is in flight": ("a mount at 30", (*THREE, begun(4, 30, 39)), 0, [20]),

@@ -10,11 +10,13 @@ import pytest
 from tests.support.metadata_events import FINISHED, STARTED, added
 from tiersidecar.decide.mount import (
     EPOCHS_APART,
+    MOST_LEADER_EPOCH,
     STRICT_CONFIGS,
     PartitionEnd,
     PartitionRemains,
     SeenPartition,
     TopicRemains,
+    believed_epoch,
     decide_end,
     decide_group,
     decide_topic,
@@ -186,7 +188,7 @@ def test_where_a_partition_goes_on_as_of_an_earlier_time(
 def test_the_copy_that_ends_at_the_earlier_time_tells_which_transactions_are_open() -> None:
     first, second = at(live(1, 0, 9), 50), at(live(2, 10, 19), 150)
     assert decide_end(PartitionRemains(segments=[first, second]), at_ms=100).last == first
-    of_a_later_leader = at(live(3, 5, 9, {1: 5}), 60)
+    of_a_later_leader = at(live(0, 5, 9, {1: 5}), 60)
     for segments in ([first, of_a_later_leader, second], [of_a_later_leader, first, second]):
         assert decide_end(PartitionRemains(segments=segments), at_ms=100).last == of_a_later_leader
 
@@ -215,6 +217,8 @@ def test_only_a_copy_that_ends_where_the_log_goes_on_tells_which_transactions_ar
     last = live(2, 10, 19)
     assert decide_end(PartitionRemains(segments=[live(1, 0, 9), last])).last == last
     assert decide_end(PartitionRemains(segments=[last], log_start=30)).last is None
+    deposed = [live(1, 0, 99, {0: 0}), live(2, 50, 69, {3: 50})]
+    assert decide_end(PartitionRemains(segments=deposed, log_start=100)).last is None, "a deposed leader's does not"
 
 
 def test_an_object_that_cannot_be_mounted_makes_no_partition() -> None:
@@ -277,6 +281,17 @@ def test_a_forged_epoch_that_leaves_no_higher_one_is_refused_and_named() -> None
     remains = TopicRemains(name="orders", topic_id=TOPIC_ID, ends={0: ending(9, 2**31 - 1)})
     with pytest.raises(MountRefusedError, match="orders has the leader epoch 2147483647"):
         decide_topic(remains, [1])
+
+
+def test_the_highest_epoch_that_leaves_room_is_mounted() -> None:
+    remains = TopicRemains(name="orders", topic_id=TOPIC_ID, ends={0: ending(9, MOST_LEADER_EPOCH)})
+    assert decide_topic(remains, [1]).partitions[0].leader_epoch == MOST_LEADER_EPOCH + EPOCHS_APART
+
+
+def test_where_no_broker_has_reported_an_epoch_a_group_is_believed_as_far_as_from_0() -> None:
+    remains = TopicRemains(name="orders", topic_id=TOPIC_ID, ends={}, committed_epoch=2**31 - 1)
+    assert believed_epoch(remains) == EPOCHS_APART
+    assert believed_epoch(replace(remains, committed_epoch=7)) == 7
 
 
 def test_replicas_are_as_many_as_are_asked_for_and_no_more_than_brokers() -> None:

@@ -156,6 +156,9 @@ SITUATIONS = {
         start=6,
         unreadable=[(6, 10)],
     ),
+    "without retention.ms a segment stays whose records have no time": Situation(
+        events=([replace(added(1, 0, 9), max_timestamp_ms=-1), updated(1, FINISHED)], *THREE[1:]), log=log(0, ONE_EPOCH)
+    ),
     "what is past retention.bytes goes, whole segments at a time": Situation(
         events=THREE,
         log=log(0, ONE_EPOCH),

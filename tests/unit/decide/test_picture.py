@@ -71,6 +71,9 @@ P0, P1 = pin_of(0, 50), pin_of(50, 100)
             view(0, 150, pins=(P0, P1)), [(0, 150)], id="one that was merged with what was never pinned is pinned too"
         ),
         pytest.param(
+            view(0, 50, 100, high_watermark=100), [(0, 50), (50, 100)], id="what ends at the high watermark is below it"
+        ),
+        pytest.param(
             view(0, 50, 100, high_watermark=70), [(0, 50)], id="what is not below the high watermark may be cut off"
         ),
         pytest.param(view(0, 50, pins=(P1,), cut_off=(P1,)), [(0, 50)], id="a pin that was cut off counts for nothing"),

@@ -287,6 +287,7 @@ def test_sizes_within_a_factor_of_four_share_their_times() -> None:
         pytest.param(15, 110.9, True, id="until sixteen were fetched in it"),
         pytest.param(16, 110.9, False, id="not after that"),
         pytest.param(15, 111.1, False, id="and no longer than a second"),
+        pytest.param(15, 111.0, False, id="which ends as the next one begins"),
         pytest.param(0, 119.9, False, id="nor as it ends"),
     ],
 )
@@ -295,7 +296,7 @@ def test_each_period_begins_with_less_in_flight(fetches: int, now_s: float, *, i
     times.add(CHUNK, 0.3, now_s=110.1)  # begun before
     times.add(CHUNK, 0.1, now_s=110.25)  # begun in it, and behind what was in flight by then
     for _ in range(fetches):
-        times.add(CHUNK, 0.1, now_s=110.4)
+        times.add(CHUNK, 0.1, now_s=110.35)
     assert times.is_probing(CHUNK, now_s) == is_probing
     assert not UsualTimes().is_probing(CHUNK, now_s)
 

@@ -296,6 +296,21 @@ def test_refusals(facts: ReportFacts, said: str) -> None:
             id="that its copy runs",
         ),
         pytest.param(
+            K.LACKING_TRANSACTIONS,
+            replace(LIVE, why_unrecoverable="broker 1: not on its disks"),
+            "restore it from a version: broker 1: not on its disks",
+            id="that its transactions can be had from no broker",
+        ),
+        pytest.param(
+            K.LACKING_TRANSACTIONS,
+            replace(LIVE, is_asked=True),
+            "have been asked for another copy: it is waited for",
+            id="that its transactions have been asked for",
+        ),
+        pytest.param(
+            K.LACKING_TRANSACTIONS, LIVE, "written again from the store", id="that its batches say them themselves"
+        ),
+        pytest.param(
             K.MISSING_OBJECT,
             replace(LIVE, why_unrecoverable="broker 1: not on its disks"),
             "broker 1: not on its disks",

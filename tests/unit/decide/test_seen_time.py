@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -97,6 +98,7 @@ def test_of_very_many_times_the_oldest_are_one() -> None:
         seen = seen_at_start(seen, day * 24 * HOUR_MS)
         seen = SeenTime(until_ms=seen.until_ms + HOUR_MS, unseen=seen.unseen)
         assert len(seen.unseen) == min(day, 64), "and no more of them than must be"
+        assert all(one.to_ms < after.from_ms for one, after in pairwise(seen.unseen)), "apart from each other"
     assert seen.unseen[0] == UnseenTime(from_ms=0, to_ms=37 * 24 * HOUR_MS), "with what lies between them"
     assert seen.unseen[-1].to_ms == 100 * 24 * HOUR_MS
 

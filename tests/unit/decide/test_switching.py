@@ -345,6 +345,19 @@ def test_what_is_remote_counts_once_however_often_it_was_copied(remote: list[tup
     )
 
 
+def test_what_begins_before_the_range_does_not_hide_what_begins_in_it() -> None:
+    segments = [replace(remote_segment(*one), segment_size_in_bytes=1000) for one in ((0, 99), (100, 199), (300, 399))]
+    parts = parts_of_history(segments, {0: 1000})
+    assert copied_bytes(parts, 50, 300) == 1000
+    assert copied_bytes(parts, 100, 301) == 1010
+    assert copied_bytes(parts, 0, 1) == 10
+
+
+def test_parts_have_whole_bytes() -> None:
+    (part,) = parts_of_history([replace(remote_segment(0, 2), segment_size_in_bytes=100)], {0: 2})
+    assert (part.size_bytes, isinstance(part.size_bytes, int)) == (66, True)
+
+
 def test_of_a_segment_that_an_election_cut_only_the_front_counts() -> None:
     cut = replace(remote_segment(50, 149), segment_size_in_bytes=1000)
     assert copied_bytes(parts_of_history([cut], {0: 100}), 0, 200) == 500

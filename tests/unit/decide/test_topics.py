@@ -280,6 +280,7 @@ def test_the_topic_config_is_read_in_any_order(value: str, policy: CleanupPolicy
     [
         pytest.param({"cleanup.policy": "compact"}, True, id="the cleaner alone"),
         pytest.param({"cleanup.policy": "delete, compact"}, True, id="the cleaner beside retention"),
+        pytest.param({"cleanup.policy": "compact,delete"}, True, id="the same, without a space"),
         pytest.param({"cleanup.policy": "delete"}, False, id="retention alone"),
         pytest.param({"cleanup.policy": "compaction"}, False, id="a word that only begins so"),
         pytest.param({"cleanup.policy": ""}, False, id="neither of them, as Kafka 4.2 allows"),

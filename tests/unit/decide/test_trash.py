@@ -449,6 +449,12 @@ def test_from_where_on_pins_are_kept_by_a_clock_in_doubt(
             id="the broker has not said where its log ends: what it still has is not known",
         ),
         pytest.param(
+            entry(300, due_in_h=0),
+            {"given_up": (), "log_start_offset": None, "high_watermark": 900},
+            True,
+            id="the broker has not said where its log begins",
+        ),
+        pytest.param(
             entry(200, due_in_h=0),
             {"given_up": (), "log_start_offset": 200, "high_watermark": 900},
             True,
@@ -664,6 +670,12 @@ def test_a_deleted_topic_goes_after_the_delay_of_retention() -> None:
             id="a due decision about a history that was cut holds as far as that history",
         ),
         pytest.param([entry(300, purged=True)], {}, 300, id="what an operator purged is kept no longer"),
+        pytest.param(
+            [entry(200, kind=TrashKind.USER, due_in_h=0), entry(300)],
+            {"user_deletes": [replace(SAID, opened_ms=NOW_MS - HOUR_MS)]},
+            -1,
+            id="a due delete that no user has said lets nothing go",
+        ),
     ],
 )
 def test_local_data_is_kept_as_long_as_what_was_decided_about_it(
