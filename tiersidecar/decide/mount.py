@@ -98,7 +98,7 @@ def decide_end(remains: PartitionRemains, at_ms: int | None = None) -> Partition
     end = last_end if at_ms is None else max(_end_at(live, last_end, at_ms), remains.log_start, 0)
     within = [one for one in live if one.start_offset < end]
     newest = newest if end == last_end else _ending_at(within, end)
-    start = max(min((one.start_offset for one in within), default=-1), remains.log_start if within else -1)
+    start = max(remains.log_start, min(one.start_offset for one in within)) if within else -1
     return PartitionEnd(
         start=start,
         end=end,
