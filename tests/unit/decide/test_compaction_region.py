@@ -54,6 +54,23 @@ def test_why_the_first_dirty_segment_waits(last_stable_offset: int, reason: str)
     assert reason in decide_compaction(view, settings, now_ms=NOW_MS).reason
 
 
+@pytest.mark.parametrize(
+    ("lag_ms", "age_ms", "waits"),
+    [
+        pytest.param(0, 0, False, id="without a lag a record of this very moment may go"),
+        pytest.param(0, -1, False, id="and one of the future"),
+        pytest.param(1, 0, True, id="with a lag of a millisecond it stays"),
+        pytest.param(1, 1, False, id="until that is over"),
+    ],
+)
+def test_records_within_the_least_lag_stay(lag_ms: int, age_ms: int, waits: bool) -> None:
+    view = replace(VIEW, segments=[segment(n, max_timestamp_ms=NOW_MS - age_ms) for n in range(8)])
+    plan = decide_compaction(view, replace(SETTINGS, min_compaction_lag_ms=lag_ms), now_ms=NOW_MS)
+    assert (plan.chunks == ()) is waits
+    assert bool(plan.reason) is waits
+    assert isinstance(plan.reason, str)
+
+
 def test_a_first_timestamp_of_0_is_none_and_forces_no_round() -> None:
     unknown = [segment(number, first_timestamp_ms=0) for number in range(8)]
     view = replace(VIEW, segments=unknown, cleaner_offset=Offset(70))

@@ -81,7 +81,9 @@ def test_each_group_is_told(reads: ReadingGroup, holds: TrimHolds, hurt: Hurt, r
 
 def test_without_a_limit_nobody_is_hurt_and_those_without_offsets_are_left_out() -> None:
     found = decide_harm([group({0: 20}), group({}, name="other")], PARTITIONS, is_limited=False, holds=WAITS)
-    assert [(one.group, one.hurt) for one in found] == [("g", Hurt.NOT)]
+    assert [(one.group, one.hurt, one.says) for one in found] == [
+        ("g", Hurt.NOT, "local retention has no limit: nothing is trimmed")
+    ]
 
 
 def test_of_many_partitions_the_first_few_are_named() -> None:

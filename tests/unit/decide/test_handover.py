@@ -324,6 +324,17 @@ def test_in_which_order_displaced_segments_are_published(
     assert plan.prepared.unreadable == ()
 
 
+def test_a_segment_is_published_again_though_only_its_last_or_first_offset_is_not_found() -> None:
+    plan = Partition(events=(copied(1, 0, 19), copied(2, 0, 18), copied(3, 20, 29))).decide()
+    assert [(one.start_offset, one.end_offset) for one in plan.displaced] == [(0, 19)]
+    beside = (copied(1, 0, 18), copied(2, 0, 9), copied(3, 20, 29))
+    plan = Partition(events=beside).decide()
+    assert [(one.start_offset, one.end_offset) for one in plan.displaced] == [(0, 18)], (
+        "and not what lies beside the hole"
+    )
+    assert plan.prepared.unreadable == ((19, 20),)
+
+
 def test_what_publishing_again_would_not_mend_is_not_published() -> None:
     """The short one begins within the long one, and stays where it is read: the rest of the long one is not found."""
     plan = Partition(events=(copied(1, 0, 19), copied(4, 5, 9), copied(3, 20, 29))).decide()

@@ -367,10 +367,10 @@ def test_where_a_group_goes_on(
 
 def test_what_is_not_mounted_or_committed_already_holds_up_no_other_partition_of_a_group() -> None:
     commit = Commit(offset=7, leader_epoch=3)
-    places = [("a", 0), ("b", 0), ("c", 0)]
-    ends = {("b", 0): 20, ("c", 0): 20}
-    restore = decide_group(dict.fromkeys(places, commit), ends, [("b", 0)], dict.fromkeys(ends, 1005))
-    assert (dict(restore.commits), restore.there_already) == ({("c", 0): commit}, 1)
+    places = [("a", 0), ("b", 0), ("b", 1), ("c", 0)]
+    ends = dict.fromkeys(places[1:], 20)
+    restore = decide_group(dict.fromkeys(places, commit), ends, [("b", 0), ("b", 1)], dict.fromkeys(ends, 1005))
+    assert (dict(restore.commits), restore.there_already) == ({("c", 0): commit}, 2)
 
 
 PLANNED = NewPartition(partition=0, replicas=(1,), leader_epoch=1005, start_offset=20)

@@ -120,6 +120,8 @@ def test_an_empty_source_is_not_believed_where_something_shows_what_was_copied(v
     reason = history_loss(PARTITION, view)
     assert bool(reason) == bool(lacking)
     assert not lacking or f"its source's topics have {lacking} of it, though " in reason
+    assert not view.was_seen or not lacking or f"it was remote up to offset {view.held_offset}: " in reason
+    assert view.copied is None or not lacking or f"though {view.copied.sign}: " in reason
 
 
 @pytest.mark.parametrize(

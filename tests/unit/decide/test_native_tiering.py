@@ -166,6 +166,13 @@ SITUATIONS = {
         deleted=[(1, SIZE)],
         start=10,
     ),
+    "retention.bytes of 0 takes all": Situation(
+        events=THREE,
+        log=log(0, ONE_EPOCH),
+        retention=NativeRetention(retention_bytes=0),
+        deleted=[(1, SIZE), (2, SIZE), (3, SIZE)],
+        start=30,
+    ),
     "neither unfinished copies nor another history's segments count for retention.bytes": Situation(
         events=(*BOTH_EPOCHS, begun(4, 25, 29, {2: 25}), copied(5, 15, 22, {0: 15})),
         log=log(0, TWO_EPOCHS),

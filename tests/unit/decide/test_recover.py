@@ -182,6 +182,10 @@ LEFT = {
         World(stored=(1, 3), manifests=(segment(1, 0, 9), OTHER_EPOCH)),
         {1: Left.CONFLICT, 3: Left.CONFLICT},
     ),
+    "two that contradict each other beside one that agrees with both": (
+        World(stored=(1, 2, 3), manifests=(segment(1, 0, 9), segment(2, 5, 19), segment(3, 15, 24, epochs={7: 15}))),
+        {2: Left.CONFLICT, 3: Left.CONFLICT},
+    ),
     "a manifest that contradicts a segment of the snapshot": (
         World(snapshot=snapshot(LIVE), stored=(1, 3), manifests=(OTHER_EPOCH,)),
         {3: Left.CONFLICT},

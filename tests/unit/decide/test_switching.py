@@ -358,6 +358,12 @@ def test_parts_have_whole_bytes() -> None:
     assert (part.size_bytes, isinstance(part.size_bytes, int)) == (66, True)
 
 
+def test_a_compacted_topic_is_enabled_only_where_such_topics_are_tiered() -> None:
+    compacted = {**WEEK, "cleanup.policy": "compact"}
+    assert "compaction.enabled" in decide_enable(WantedTiering(), None, compacted, {}).refusal
+    assert decide_enable(WantedTiering(), None, compacted, {}, tiers_compacted=True).refusal == ""
+
+
 def test_of_a_segment_that_an_election_cut_only_the_front_counts() -> None:
     cut = replace(remote_segment(50, 149), segment_size_in_bytes=1000)
     assert copied_bytes(parts_of_history([cut], {0: 100}), 0, 200) == 500
