@@ -127,9 +127,9 @@ def is_remote(lineage: Lineage, segments_at: SegmentsAt, segment: LocalSegment, 
         return False
     while offset < segment.next_base_offset:
         epoch = lineage.epoch_for_offset(offset)
-        assert epoch is not None, "no offset asked about lies below the lineage"
-        held = next((one for one in segments_at(epoch, offset) if one.is_within(lineage)), None)
-        if held is None:
+        there = () if epoch is None else segments_at(epoch, offset)
+        held = next((one for one in there if one.is_within(lineage)), None)
+        if epoch is None or held is None:
             return False
         offset = min(held.next_offset, lineage.end_offset_of(epoch, NO_LOG_END) or offset)
     return True
