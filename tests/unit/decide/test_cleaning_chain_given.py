@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
 from tests.support.expiry import HOUR_MS, NOW_MS, segment
 from tests.unit.decide.test_cleaning_chain import ALL, CLEANED, FIRST, SECOND, THIRD, copy, in_trash, view
 from tiersidecar.decide.cleaning_chain import ChainView, decide_chain, horizons_due_by
-from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Lineage, Offset
+from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
 
@@ -121,10 +120,3 @@ def given_up(below: int, kind: TrashKind = TrashKind.RETENTION) -> TrashEntry:
 )  # fmt: skip
 def test_whether_a_time_bounds_which_horizons_count(seen: ChainView, is_bound: bool) -> None:
     assert (horizons_due_by(seen) is not None) is is_bound
-
-
-def test_of_another_history_readers_may_get_the_front_alone_and_the_chain_ends_before_it() -> None:
-    cut = replace(view(ALL), lineage=Lineage.of([(0, 0), (1, 250)]))
-    found = decide_chain(cut)
-    assert list(found.segments) == [FIRST, SECOND]
-    assert found.stopped == "a segment from offset 200 on is of another history, in whole or in part"
