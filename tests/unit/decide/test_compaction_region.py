@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.decide.test_compaction import NOW_MS, SETTINGS, VIEW, segment, starts
-from tiersidecar.decide.compaction import decide_compaction
+from tiersidecar.decide.compaction import CleanableSegment, decide_compaction, group_segments
 from tiersidecar.domain.offsets import Offset
 
 
@@ -79,6 +79,19 @@ def test_a_first_timestamp_of_0_is_none_and_forces_no_round() -> None:
     assert decide_compaction(
         replace(view, segments=one), replace(SETTINGS, max_compaction_lag_ms=0), now_ms=NOW_MS
     ).is_forced
+
+
+def with_indexes(*sizes: int) -> list[list[CleanableSegment]]:
+    """Segments with offset indexes of these sizes, and the same with time indexes."""
+    of_offsets = [replace(segment(number), offset_index_bytes=size) for number, size in enumerate(sizes)]
+    return [of_offsets, [replace(segment(number), time_index_bytes=size) for number, size in enumerate(sizes)]]
+
+
+def test_groups_are_filled_to_the_byte_of_each_index() -> None:
+    for half in with_indexes(500, 500, 500, 500):
+        assert [len(group) for group in group_segments(half, SETTINGS)] == [2, 2]
+    for more in with_indexes(500, 501, 500, 500):
+        assert [len(group) for group in group_segments(more, SETTINGS)] == [1, 1, 2]
 
 
 def test_chunks_are_filled_to_the_byte() -> None:

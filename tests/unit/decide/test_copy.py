@@ -248,7 +248,8 @@ def find(lineage: Lineage, segments: list[RemoteLogSegmentMetadata]) -> int:
         return max(ends, default=None)
 
     def at(epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
-        return next((s for s in segments if s.start_offset <= offset <= s.end_offset), None)
+        of_epoch = [s for s in segments if any(entry.epoch == epoch for entry in s.segment_leader_epochs)]
+        return next((s for s in of_epoch if s.start_offset <= offset <= s.end_offset), None)
 
     found = find_copied_offset(lineage, highest, at)
     assert found in (None, copied_offset_among(segments, lineage))

@@ -155,6 +155,12 @@ def at(segment: RemoteLogSegmentMetadata, copied_ms: int, records_ms: int | None
             id="within the last of several that are earlier, too",
         ),
         pytest.param([at(live(1, 30, 39), 150), at(live(2, 40, 49), 160)], 30, 20, id="nothing of then is left"),
+        pytest.param(
+            [at(live(1, 0, 9), 50), at(live(2, 10, 29), 60), at(live(3, 5, 19), 150)],
+            30,
+            0,
+            id="what was copied again over two that adjoin changes nothing",
+        ),
         pytest.param([at(live(1, 0, 9), 150)], 0, 10, id="all was copied later, from the first offset on"),
         pytest.param(
             [at(live(1, 0, 9), 50), at(live(2, 10, 19), 102, 0)],
@@ -189,6 +195,7 @@ def test_the_copy_that_ends_at_the_earlier_time_tells_which_transactions_are_ope
     first, second = at(live(1, 0, 9), 50), at(live(2, 10, 19), 150)
     assert decide_end(PartitionRemains(segments=[first, second]), at_ms=100).last == first
     of_a_later_leader = at(live(0, 5, 9, {1: 5}), 60)
+    second = replace(second, segment_leader_epochs=live(2, 10, 19, {1: 10}).segment_leader_epochs)
     for segments in ([first, of_a_later_leader, second], [of_a_later_leader, first, second]):
         assert decide_end(PartitionRemains(segments=segments), at_ms=100).last == of_a_later_leader
 

@@ -98,6 +98,8 @@ def test_a_segment_does_not_cover_itself() -> None:
     assert is_covered(TWIN, [TWIN, KEPT])
     assert not is_covered(TWIN, [segment(0, 98)])
     assert not is_covered(TWIN, [segment(1, 99)])
+    assert is_covered(TWIN, [segment(0, 98), segment(99, 99)]), "one with its last offset alone"
+    assert is_covered(TWIN, [segment(0, 0), segment(1, 99)]), "one with its first offset alone"
 
 
 def erased(*names: RemoteLogSegmentMetadata, hours_ago: float = 2) -> TrashEntry:

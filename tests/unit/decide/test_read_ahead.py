@@ -252,6 +252,7 @@ def test_the_usual_time_is_that_of_this_period_and_the_one_before() -> None:
     assert times.usual_s(CHUNK, 119.0) == 0.2
     assert times.usual_s(CHUNK, 120.0) == 0.5
     assert times.usual_s(CHUNK, 130.0) is None
+    assert times_of(0.2, now_s=105.0).usual_s(CHUNK, 120.0) is None, "nor is that of the one before it"
 
 
 @pytest.mark.parametrize(
@@ -309,6 +310,12 @@ def test_the_rate_is_that_of_a_round() -> None:
     assert (rate.bytes_per_s, rate.has_waited) == (2 * CHUNK, True)
     assert rate.add(CHUNK, waited_s=0.0, round_bytes=CHUNK, now_s=13.0)
     assert (rate.bytes_per_s, rate.has_waited) == (CHUNK / 2, False)
+
+
+def test_a_reader_that_never_waited_has_not_waited_in_its_first_round_either() -> None:
+    rate = ReadRate(now_s=10.0)
+    assert rate.add(CHUNK, waited_s=0.0, round_bytes=CHUNK, now_s=11.0)
+    assert not rate.has_waited
 
 
 def test_where_time_stands_still_there_is_no_rate() -> None:

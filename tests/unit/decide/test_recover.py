@@ -198,6 +198,10 @@ LEFT = {
         World(stored=(1, 4), manifests=(segment(1, 0, 9), segment(4, 2, 9))),
         {4: Left.COVERED},
     ),
+    "a smaller copy of what the snapshot has, though it was made later": (
+        World(snapshot=snapshot(LIVE), stored=(1, 4), manifests=(segment(4, 2, 9, at_ms=101),)),
+        {4: Left.COVERED},
+    ),
     "the earlier of two equal copies": (
         World(stored=(1, 4), manifests=(segment(1, 0, 9, at_ms=11), segment(4, 0, 9, at_ms=10))),
         {4: Left.COVERED},

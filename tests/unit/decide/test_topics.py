@@ -239,6 +239,8 @@ def test_a_log_moved_before_the_first_record_of_its_epoch_is_told_by_the_broker(
     ("epochs", "asks"),
     [
         pytest.param([(0, 0), (3, 100)], 3, id="a file that ends earlier"),
+        pytest.param([(2, 0)], 2, id="a file of one epoch, an earlier one"),
+        pytest.param([(0, 0), (3, 100), (4, 150)], 4, id="a file of three epochs, all earlier"),
         pytest.param([(5, 0)], None, id="it is proven"),
         pytest.param([(6, 0)], None, id="the answer is older than the file"),
         pytest.param([], None, id="no epoch to ask of: an empty log that was moved waits for its first record"),
@@ -251,7 +253,7 @@ def test_the_broker_is_asked_only_of_a_file_that_ends_in_an_earlier_epoch(
 
 
 def test_a_log_dir_that_cannot_be_read_may_have_what_is_not_seen() -> None:
-    assert "unless" not in reason_unseen({})
+    assert "has its directory: it is not tiered" in reason_unseen({})
     assert "unless in what cannot be read: /a, /b:" in reason_unseen({"/b": "EIO", "/a": "EIO"})
     many = dict.fromkeys("/abcdef", "EIO")
     assert f"unless in what cannot be read: /, a, b and {len(many) - 3} others:" in reason_unseen(many)

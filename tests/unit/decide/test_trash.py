@@ -450,6 +450,18 @@ def test_from_where_on_pins_are_kept_by_a_clock_in_doubt(
         ),
         pytest.param(
             entry(300, due_in_h=0),
+            {"given_up": (), "log_start_offset": 200, "high_watermark": 900, "broker_keeps": True},
+            True,
+            id="in race mode what the broker still has is its own business",
+        ),
+        pytest.param(
+            entry(300, kind=TrashKind.USER, due_in_h=0),
+            {"given_up": (), "log_start_offset": 200, "high_watermark": 900, "broker_keeps": True},
+            False,
+            id="but for what a user deleted",
+        ),
+        pytest.param(
+            entry(300, due_in_h=0),
             {"given_up": (), "log_start_offset": None, "high_watermark": 900},
             True,
             id="the broker has not said where its log begins",

@@ -303,6 +303,11 @@ def test_empty_segments_do_not_stop_local_retention(
     assert [step.offset for step in steps] == offsets
 
 
+def test_a_step_says_whether_the_topic_is_compacted() -> None:
+    assert {step.is_compacted for step in decide_trim(view())} == {False}
+    assert {step.is_compacted for step in decide_trim(replace(view(), is_compacted=True))} == {True}
+
+
 @pytest.mark.parametrize(
     ("stop", "expected"),
     [
