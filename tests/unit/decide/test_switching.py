@@ -394,6 +394,14 @@ def test_disable_restores_what_was_and_leaves_the_rest() -> None:
     assert (done.changes, done.refusal) == ({}, "")
 
 
+def test_what_the_restored_retention_would_delete_is_said_for_certain_where_it_is() -> None:
+    overrides = {"retention.ms": "-1", "retention.bytes": "-1"}
+    sure = decide_disable(ENABLED, overrides, [replace(FACTS, kept_from=450)], cluster=CLUSTER)
+    assert sure.refusal == (
+        "offsets [400, 450) of partition 3 are not remote, and the restored retention.ms of 604800000 would delete them"
+    )
+
+
 def test_a_topic_that_is_not_tiered_is_not_disabled() -> None:
     plan = decide_disable(None, {}, [], cluster=CLUSTER)
     assert (plan.refusal, plan.changes, plan.former_settings) == ("it is not tiered", {}, {})
