@@ -154,6 +154,13 @@ def test_whether_a_tombstone_may_have_gone_before(
     assert not said or "offsets 50 to 99" in reason
 
 
+@pytest.mark.parametrize(("then_ms", "now_ms"), [(RETENTION_MS, 2 * RETENTION_MS), (2 * RETENTION_MS, RETENTION_MS)])
+def test_the_lesser_setting_of_then_and_now_is_named(then_ms: int, now_ms: int) -> None:
+    last = replace(look(OLD), delete_retention_ms=then_ms)
+    reason = reason_missed(NEXT, cleaner_offset=51, last=last, now_ms=NOW_MS, delete_retention_ms=now_ms)
+    assert reason.endswith("the last look was 8000 ms ago, with delete.retention.ms of 10000")
+
+
 def test_an_offset_that_another_brokers_cleaner_took_is_named() -> None:
     reason = reason_missed(
         NEXT, hole=70, cleaner_offset=-1, last=look(RECENT), now_ms=NOW_MS, delete_retention_ms=RETENTION_MS
