@@ -34,6 +34,8 @@ SLOWEST_TEST_S = 3.0
 """Longer tests are left out: each would run for each surviving mutant that it reaches."""
 MOST_S = 10.0
 """Processor time of the tests of one mutant: the quickest of those that reach it, as many as fit."""
+MOST_BYTES = 4 << 30
+"""Memory of the process of one mutant: one that never ends may collect ever more, and others need the machine's as well."""
 STILL_S = 30.0
 """A mutant that waits without using the processor for so long does not end.  One that a busy machine holds up is ready to
 run."""
@@ -352,6 +354,7 @@ class Runner:
         try:
             limit_s = int(3 + 5 * allowed_s)
             resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s))
+            resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
             os._exit(1 if self._fails(tests) else 0)
         finally:
             os._exit(2)  # whatever it was, a test run that ends like this would be noticed

@@ -308,13 +308,13 @@ def _of_expiry(view: PartitionView, stops: Stops, row: SegmentRow) -> Finding:
 
 def _when_left(view: PartitionView, row: SegmentRow) -> int | None:
     """Return when a segment of another history is given up by its own age."""
-    expiry, remote = view.expiry, row.remote
-    if expiry.policy.retention_ms == UNLIMITED or remote is None:
+    expiry = view.expiry
+    if expiry.policy.retention_ms == UNLIMITED:
         return None
 
     def is_given_up(now_ms: int) -> bool:
         plan = decide_expiry(replace(expiry, now_ms=now_ms))
-        return any(one.metadata == remote for one in (*plan.expired, *plan.trash.waiting))
+        return any(one.metadata == row.remote for one in (*plan.expired, *plan.trash.waiting))
 
     return _if(_anchor_ms(view, row) + expiry.policy.retention_ms, expiry.now_ms, is_given_up)
 

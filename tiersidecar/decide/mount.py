@@ -94,11 +94,11 @@ def decide_end(remains: PartitionRemains, at_ms: int | None = None) -> Partition
     live = [one for one in remains.segments if one.state is _FINISHED]
     newest = max(live, key=lambda one: (one.segment_leader_epochs[-1].epoch, one.end_offset), default=None)
     deleted = max(remains.highest_offsets.items(), default=(-1, -1))
-    last_end = max(deleted[1] + 1 if newest is None else newest.next_offset, remains.log_start, 0)
-    end = last_end if at_ms is None else max(_end_at(live, last_end, at_ms), remains.log_start, 0)
+    last_end = max(deleted[1] + 1 if newest is None else newest.next_offset, remains.log_start)
+    end = last_end if at_ms is None else max(_end_at(live, last_end, at_ms), remains.log_start)
     within = [one for one in live if one.start_offset < end]
     newest = newest if end == last_end else _ending_at(within, end)
-    start = max(min((one.start_offset for one in within), default=-1), remains.log_start if within else -1)
+    start = max(remains.log_start, min(one.start_offset for one in within)) if within else -1
     return PartitionEnd(
         start=start,
         end=end,

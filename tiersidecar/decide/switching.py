@@ -141,9 +141,8 @@ def decide_disable(
         for name, value in former.items()
         if has_taken_over and overrides.get(name) == _TAKEN_OVER and value != _TAKEN_OVER
     }
-    refusal = next((reason for facts in partitions if (reason := _loss(facts, changes, cluster))), "")
     return SwitchPlan(
-        refusal=refusal if changes else "",
+        refusal=next((reason for facts in partitions if (reason := _loss(facts, changes, cluster))), ""),
         retention_ms=known.retention_ms,
         retention_bytes=known.retention_bytes,
         local_retention_ms=known.local_retention_ms,

@@ -121,3 +121,23 @@ def test_each_hindrance_has_a_remedy() -> None:
 
 def test_overlapping_pieces_cover_what_either_has() -> None:
     assert list(uncovered([piece(0, 60), piece(40, 50), piece(70, 90)], 10, 100)) == [(60, 70), (90, 100)]
+    assert list(uncovered([piece(0, 100), piece(110, 120)], 10, 100)) == [], (
+        "what is missing beyond the end is no matter"
+    )
+    assert list(uncovered([piece(0, 90), piece(110, 120)], 10, 100)) == [(90, 100)]
+
+
+def test_what_is_in_the_way_is_named_by_its_first_few_offsets() -> None:
+    holes = tuple(piece(start, start + 10) for start in range(20, 180, 20))
+    (gap,) = decide_return(view(pieces=holes)).hindrances
+    assert gap.detail.endswith(" and 4 more")
+    (gap,) = decide_return(view(pieces=holes[:4], broker_log_start_offset=Offset(100))).hindrances
+    assert gap.detail == "offsets [0, 20), [30, 40), [50, 60), [70, 80), [90, 100)", "five are named"
+
+
+def test_the_brokers_files_get_the_lineage_and_an_unanswered_undelete_is_said() -> None:
+    found = decide_return(view(awaits_answer=True, lineage=Lineage.of([(0, 0), (3, 120)])))
+    assert found.owner == TOPIC_ID_PARTITION
+    assert found.leader_epochs == Lineage.of([(0, 0), (3, 120)]).entries
+    (hindering,) = found.hindrances
+    assert hindering.detail == "the remote log start was set back"

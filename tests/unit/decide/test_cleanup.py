@@ -81,3 +81,4 @@ def test_a_copy_that_the_journal_knows_is_ours(broker_id: int, in_flight: bool, 
     flying = {segment.remote_log_segment_id} if in_flight else set()
     removals = decide_cleanup([segment], {segment.remote_log_segment_id.uuid}, flying, 1000, 100)
     assert [(removal.metadata, removal.of_another) for removal in removals] == ([(segment, False)] if removed else [])
+    assert all(removal.reason == "its copy by this sidecar was interrupted" for removal in removals)

@@ -39,6 +39,12 @@ def seen(offset: int, ago_s: float) -> CleanerSighting:
             id="ours is behind, and the broker's was there less than half of delete.retention.ms ago",
         ),
         pytest.param(
+            replace(SEEN, brokers=150, sightings=(seen(100, DAY_S * 0.5), seen(150, 0))),
+            100,
+            "up to 150",
+            id="the broker's was there just half of delete.retention.ms ago",
+        ),
+        pytest.param(
             replace(SEEN, brokers=150, sightings=(seen(100, DAY_S * 0.6), seen(150, 0))),
             -1,
             "after the next round of the sidecar's cleaner",
@@ -52,12 +58,21 @@ def seen(offset: int, ago_s: float) -> CleanerSighting:
         ),
         pytest.param(replace(SEEN, cleaner_offset=None), -1, "has not been cleaned yet", id="ours never ran"),
         pytest.param(replace(SEEN, brokers=-1), -1, "the broker's cleaner has not", id="the broker's never ran"),
+        pytest.param(
+            replace(SEEN, brokers=0), 0, "the broker's up to 0", id="the broker's ran and found nothing clean"
+        ),
         pytest.param(replace(SEEN, brokers=None), -1, "unreadable", id="the broker's checkpoint is damaged"),
         pytest.param(
             replace(SEEN, oldest_dirty_ms=NOW_MS - int(DAY_S * 1000) - 1),
             -1,
             "the sidecar's cleaner is late",
             id="what was copied more than delete.retention.ms ago is dirty",
+        ),
+        pytest.param(
+            replace(SEEN, oldest_dirty_ms=NOW_MS - int(DAY_S * 1000)),
+            100,
+            "clean up to offset 100",
+            id="what was copied just delete.retention.ms ago is dirty, and not late",
         ),
         pytest.param(
             replace(SEEN, oldest_dirty_ms=NOW_MS - int(DAY_S * 1000) - 1, min_compaction_lag_ms=1),
@@ -76,7 +91,10 @@ def test_how_far_a_trim_may_go(view: RoomView, stop: int, says: str) -> None:
 def test_of_an_offset_that_is_seen_again_the_last_time_counts() -> None:
     known = with_sighting((), 5, 1.0)
     assert with_sighting(known, 5, 2.0) == (CleanerSighting(offset=5, at_s=2.0),)
-    assert with_sighting(known, 7, 2.0) == (*known, CleanerSighting(offset=7, at_s=2.0))
+    further = with_sighting(known, 7, 2.0)
+    assert further == (*known, CleanerSighting(offset=7, at_s=2.0))
+    assert with_sighting(further, 7, 3.0) == (*known, CleanerSighting(offset=7, at_s=3.0)), "those before it stay"
+    assert with_sighting(further, 5, 3.0) == (*further, CleanerSighting(offset=5, at_s=3.0)), "it was set back"
 
 
 def test_few_sightings_are_kept() -> None:

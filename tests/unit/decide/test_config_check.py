@@ -110,6 +110,8 @@ def test_gateways(brokers: list[int], mapped: dict[int, str], expected: list[Lev
 
 
 def test_a_gateways_findings_name_listener_and_brokers() -> None:
+    (fits,) = check_gateway("GATEWAY", [1, 2], {1: "a:1", 2: "b:1"})
+    assert fits.says == "listener GATEWAY maps 2 brokers"
     (unmapped,) = check_gateway("GATEWAY", [3, 1, 2], {1: "a:1"})
     assert "listener GATEWAY maps no address to broker 2, 3: its clients get node-2.not-mapped.invalid" in unmapped.says
     (shared,) = check_gateway("GATEWAY", [1, 2], {2: "a:1", 1: "a:1"})

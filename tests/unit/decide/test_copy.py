@@ -238,6 +238,8 @@ def test_a_hole_between_the_tiers_is_named() -> None:
         "whatever is pinned below"
     )
     assert decide_copy(view([500, 600, 700])).gap is None, "nothing remote yet: the log simply begins at 500"
+    assert decide_copy(view([200, 201, 300], copied=199)).gap is None, "a segment of one record follows"
+    assert decide_copy(view([201, 300], copied=199)).gap == ByteRange(200, 201), "one record is missing"
 
 
 def find(lineage: Lineage, segments: list[RemoteLogSegmentMetadata]) -> int:
@@ -246,7 +248,8 @@ def find(lineage: Lineage, segments: list[RemoteLogSegmentMetadata]) -> int:
         return max(ends, default=None)
 
     def at(epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
-        return next((s for s in segments if s.start_offset <= offset <= s.end_offset), None)
+        of_epoch = [s for s in segments if any(entry.epoch == epoch for entry in s.segment_leader_epochs)]
+        return next((s for s in of_epoch if s.start_offset <= offset <= s.end_offset), None)
 
     found = find_copied_offset(lineage, highest, at)
     assert found in (None, copied_offset_among(segments, lineage))

@@ -66,6 +66,14 @@ def test_the_rate_of_a_window(given: Sequence[DiskSample], expected_rate: float)
         assert found == pytest.approx(free / expected_rate, rel=0.05)
 
 
+def test_of_the_slopes_between_all_pairs_the_one_just_below_the_middle_counts() -> None:
+    """Six samples, 30 s apart, fill the disk by 1, 2, 4, 8 and 16 KiB in turn: of the fifteen rates the seventh highest."""
+    steps = (0, 1, 3, 7, 15, 31)
+    given = samples(lambda n: 100 * GIB - steps[n] * 1024, 6)
+    rates = sorted((steps[b] - steps[a]) * 1024 / (b - a) / STEP_S for a in range(6) for b in range(a + 1, 6))
+    assert seconds_to_full(given, GIB) == pytest.approx(GIB / rates[8])
+
+
 def test_a_few_samples_tell_nothing() -> None:
     assert math.isnan(seconds_to_full(samples(at_rate(MIB), 5), GIB))
     assert not math.isnan(seconds_to_full(samples(at_rate(MIB), 6), GIB))

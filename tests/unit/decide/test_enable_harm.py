@@ -81,7 +81,9 @@ def test_each_group_is_told(reads: ReadingGroup, holds: TrimHolds, hurt: Hurt, r
 
 def test_without_a_limit_nobody_is_hurt_and_those_without_offsets_are_left_out() -> None:
     found = decide_harm([group({0: 20}), group({}, name="other")], PARTITIONS, is_limited=False, holds=WAITS)
-    assert [(one.group, one.hurt) for one in found] == [("g", Hurt.NOT)]
+    assert [(one.group, one.hurt, one.says) for one in found] == [
+        ("g", Hurt.NOT, "local retention has no limit: nothing is trimmed")
+    ]
 
 
 def test_of_many_partitions_the_first_few_are_named() -> None:
@@ -132,6 +134,8 @@ def test_streams_applications_are_known_by_their_topics(topics: list[str], kind:
         pytest.param(None, 300, 100, 77, id="a whole offset, that of the record in which the limit falls"),
         pytest.param(60, 1000, 250, 85, id="whichever takes more"),
         pytest.param(None, 200, 250, 10, id="the log is smaller"),
+        pytest.param(None, 1000, 0, 110, id="nothing may stay"),
+        pytest.param(None, 0, 0, 10, id="an empty log has nothing that could go"),
         pytest.param(None, None, 250, 10, id="nobody tells its size"),
         pytest.param(5, 1000, -1, 10, id="never below the log start"),
     ],

@@ -8,10 +8,17 @@ from dataclasses import replace
 import pytest
 
 from tests.support.expiry import segment
-from tiersidecar.decide.erasure import Erasing, ErasureStep, ErasureView, decide_erasure, unreadable_segments
+from tiersidecar.decide.erasure import (
+    Erasing,
+    ErasureStep,
+    ErasureView,
+    decide_erasure,
+    reason_to_leave_behind,
+    unreadable_segments,
+)
 from tiersidecar.decide.trash import TrashDelays, replaced
 from tiersidecar.domain.ids import BrokerId, Uuid
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.trash import TrashEntry, TrashKind
@@ -250,9 +257,83 @@ def test_of_a_compacted_topic_unfinished_copies_below_the_end_may_hold_such_reco
     assert seen.remote_end == 200
 
 
+def test_what_the_trash_names_for_any_reason_stands_for_nothing_else() -> None:
+    outside = replace(ERASED, id=replace(ERASED.id, kind=TrashKind.OUTSIDE_LINEAGE), segments=frozenset({uuid(NEW)}))
+    seen = view([OLD, NEW], ALL_TRIMMED, trash=[outside], hidden=[OLD])
+    (step,) = decided(seen, [OLD], [NEW])
+    assert step.erasing is R
+    by_offsets = replace(outside, id=replace(outside.id, kind=TrashKind.RETENTION))
+    (step,) = decided(replace(seen, trash=[by_offsets]), [OLD], [NEW])
+    assert step.erasing is T, "an entry that is about offsets names nothing"
+
+
+def test_a_compacted_topic_says_behind_which_segment_records_are_left() -> None:
+    seen = replace(view([OLD, NEXT, LAST], ALL_LOCAL), is_compacted=True)
+    (step,) = decided(seen, [NEXT], [], unread=[OLD])
+    assert step.reason == reason_to_leave_behind(OLD)
+    assert "from offset 0 on, has or may have records of these keys" in step.reason
+
+
+def test_nothing_is_remote_where_no_copy_is_finished() -> None:
+    assert view([], {}).remote_end == 0
+    assert view([replace(OLD, state=State.COPY_SEGMENT_STARTED)], {}).remote_end == 0
+    assert view([OLD, NEXT], {}).remote_end == 200
+
+
+@pytest.mark.parametrize(
+    ("asked", "erasing"),
+    [
+        pytest.param(ByteRange(0, 100), L, id="all of it"),
+        pytest.param(ByteRange(0, 1), L, id="its first offset"),
+        pytest.param(ByteRange(99, 100), L, id="its last offset"),
+        pytest.param(ByteRange(50, 60), L, id="offsets within it"),
+        pytest.param(ByteRange(100, 200), R, id="what follows it"),
+    ],
+)
+def test_what_repair_has_asked_for_again_is_not_rewritten_before_that_is_answered(
+    asked: ByteRange, erasing: Erasing
+) -> None:
+    (step,) = decided(replace(view([OLD, NEXT], ALL_TRIMMED), asked=[asked]), [OLD], [])
+    assert step.erasing is erasing
+    assert ("repair has asked for another copy of some of its offsets" in step.reason) is (erasing is L)
+    (behind,) = decided(replace(view([OLD, NEXT], ALL_TRIMMED), asked=[ByteRange(0, 100)]), [NEXT], [])
+    assert behind.erasing is R, "what lies before it does not matter"
+
+
+def test_what_is_in_the_trash_is_done_with_whatever_repair_has_asked_for() -> None:
+    seen = replace(view([OLD, NEW], ALL_TRIMMED, trash=[ERASED], hidden=[OLD]), asked=[ByteRange(0, 100)])
+    (step,) = decided(seen, [OLD], [NEW])
+    assert (step.erasing, step.reason) == (I, "an earlier erasure replaced it")
+    (step,) = decided(replace(seen, is_compacted=True), [OLD], [NEW])
+    assert (step.erasing, step.reason) == (I, "an earlier erasure, or the cleaner, replaced it")
+
+
+@pytest.mark.parametrize(
+    ("seen", "local_start"),
+    [
+        pytest.param(view([], {1: 500, 2: 99}), 99, id="the lowest of all replicas"),
+        pytest.param(view([], {1: 500}, {2: "away"}), -1, id="one does not say"),
+        pytest.param(view([], {}), -1, id="no replica is known"),
+    ],
+)
+def test_below_which_offset_no_replica_has_anything(seen: ErasureView, local_start: int) -> None:
+    assert seen.local_start == local_start
+
+
+def test_replicas_that_do_not_say_are_named_with_their_reasons() -> None:
+    (step,) = decided(view([OLD], {1: 500}, {3: "away", 2: "it is of an older release"}), [OLD], [])
+    assert step.reason == (
+        "not every replica reports where its log starts (broker 2: it is of an older release; broker 3: away)"
+    )
+    (step,) = decided(view([OLD], {}), [OLD], [])
+    assert step.reason == "no replica says where its log starts"
+
+
 def test_what_is_still_local_is_named_with_its_offsets_and_brokers() -> None:
     (step,) = decide_erasure(view([NEXT], {1: 150, 2: 120, 3: 200}), {uuid(NEXT)}, set())
     assert step.reason == "still local: offsets 120 to 199 are in the logs of brokers 1, 2 until they are trimmed"
+    (step,) = decide_erasure(view([NEXT], {1: 199, 2: 200}), {uuid(NEXT)}, set())
+    assert step.reason == "still local: offsets 199 to 199 are in the logs of brokers 1 until they are trimmed"
 
 
 def test_the_one_that_is_read_is_rewritten_first() -> None:

@@ -677,3 +677,25 @@ def test_named_segments_stay_in_the_trash_until_they_are_gone() -> None:
 
 def test_a_plan_belongs_to_the_generation_of_the_start_that_it_was_made_by() -> None:
     assert decide_expiry(view(segments(1), start_generation=3)).start_generation == 3
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_put"),
+    [
+        pytest.param(
+            RetentionMode.STRICT, True, id="the sidecar trims it: an entry of the trash says until when it stays"
+        ),
+        pytest.param(RetentionMode.RACE, False, id="in race mode the broker deletes it in its own time"),
+    ],
+)
+def test_what_lies_below_the_start_and_only_in_the_brokers_log(mode: RetentionMode, is_put: bool) -> None:
+    given = view(
+        segments(1, first=200),
+        local=(0, 100, 200, 300),
+        policy=TopicPolicy(mode=mode),
+        start=200,
+        log_start_offset=0,
+        high_watermark=300,
+        delays=TrashDelays(retention_ms=24 * HOUR_MS),
+    )
+    assert bool(decide_expiry(given).trash.put) is is_put

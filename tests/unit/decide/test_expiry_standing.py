@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -60,3 +61,33 @@ def test_first_start(remote: list[tuple[int, int]], fields: dict[str, Any], star
     defaults = {"log_start_offset": 120, "segments": LOCAL, "broker_expires": False}
     defaults |= {"trim_offset": -1, "held_offset": -1}
     assert first_start(found=found, **{**defaults, **fields}) == start
+
+
+@pytest.mark.parametrize(
+    ("remote", "lineage", "expected"),
+    [
+        pytest.param([(0, 99), (100, 199)], [(0, 0)], [(100, True, True), (100, True, True)], id="side by side"),
+        pytest.param(
+            [(0, 99), (50, 149)], [(0, 0)], [(100, True, True), (50, True, True)], id="what two have counts once"
+        ),
+        pytest.param(
+            [(0, 99), (20, 39)], [(0, 0)], [(100, True, True), (0, True, True)], id="what lies within another has no weight"
+        ),
+        pytest.param([(0, 2), (1, 3)], [(0, 0)], [(100, True, True), (33, True, True)], id="whole bytes"),
+        pytest.param(
+            [(0, 99), (60, 159), (100, 199)],
+            [(0, 0), (1, 100)],
+            [(100, True, True), (0, False, True), (0, False, False)],
+            id="of one that an election has cut readers get the front, and it has no weight",
+        ),
+        pytest.param([(0, 9)], [(0, 0), (1, 1)], [(0, False, True)], id="a front of one record, at offset 0"),
+        pytest.param([(0, 9)], [(1, 0)], [(0, False, False)], id="nothing of an epoch that the history does not have"),
+    ],
+)  # fmt: skip
+def test_what_a_segment_is_to_the_history(
+    remote: list[tuple[int, int]], lineage: list[tuple[int, int]], expected: list[tuple[int, bool, bool]]
+) -> None:
+    segments = [replace(remote_segment(*one), segment_size_in_bytes=100) for one in remote]
+    found = standings(segments, Lineage.of(lineage))
+    assert [(one.weight_bytes, one.is_valid, one.serves) for one in found] == expected
+    assert all(isinstance(one.weight_bytes, int) for one in found)

@@ -584,3 +584,26 @@ def test_what_the_broker_has_yet_to_remove_is_given_up() -> None:
     view = Given(remote=FINISHED_3[2:], local=(0, 100, 200, 300), log_start=200, start=200).view
     rows = {row.start_offset: row.state for row in segment_rows(view)}
     assert rows == {0: RowState.GIVEN_UP, 100: RowState.GIVEN_UP, 200: RowState.BOTH, 300: RowState.ACTIVE}
+
+
+def test_nothing_local_is_trimmed_where_the_topics_settings_do_not_let_it() -> None:
+    view = Given(remote=FINISHED_3, local=(0, 100, 200, 300), policy={"local_retention_ms": 0}).view
+    held = replace(view, trim=replace(view.trim, untrimmable="retention.ms is 1000, must be -1"))
+    finding = finding_of(held, Stops(), 50, "trim")
+    assert finding == Finding(about="trim", says="nothing local is trimmed: retention.ms is 1000, must be -1")
+
+
+def test_a_remote_segment_that_spans_local_ones_goes_as_the_one_with_its_end_does() -> None:
+    remote = (segment(0, 149), segment(150, 200), segment(201, 299))
+    view = Given(remote=remote, local=(0, 100, 200, 300), policy={"local_retention_ms": 0}).view
+    said = {
+        (account.row.start_offset, account.row.end_offset, proven_to): finding.says
+        for offset, proven_to in ((0, 0), (0, 100), (0, 200), (200, 200))
+        for account in explain(view, Stops(unproven="object x is missing", unproven_from=proven_to), offset).accounts
+        for finding in account.findings
+        if finding.about == "trim"
+    }
+    assert "object x is missing" in said[(0, 149, 100)], "its end lies in the local segment at 100"
+    assert "object x is missing" not in said[(0, 99, 100)], "which is the next one after this"
+    assert "object x is missing" not in said[(0, 149, 200)]
+    assert "object x is missing" in said[(150, 200, 200)], "its last offset is the first of the local segment at 200"

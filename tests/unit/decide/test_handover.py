@@ -324,6 +324,28 @@ def test_in_which_order_displaced_segments_are_published(
     assert plan.prepared.unreadable == ()
 
 
+def test_a_segment_is_published_again_though_only_its_last_or_first_offset_is_not_found() -> None:
+    plan = Partition(events=(copied(1, 0, 19), copied(2, 0, 18), copied(3, 20, 29))).decide()
+    assert [(one.start_offset, one.end_offset) for one in plan.displaced] == [(0, 19)]
+    beside = (copied(1, 0, 18), copied(2, 0, 9), copied(3, 20, 29))
+    plan = Partition(events=beside).decide()
+    assert [(one.start_offset, one.end_offset) for one in plan.displaced] == [(0, 18)], (
+        "and not what lies beside the hole"
+    )
+    assert plan.prepared.unreadable == ((19, 20),)
+
+
+def test_what_publishing_again_would_not_mend_is_not_published() -> None:
+    """The short one begins within the long one, and stays where it is read: the rest of the long one is not found."""
+    plan = Partition(events=(copied(1, 0, 19), copied(4, 5, 9), copied(3, 20, 29))).decide()
+    assert plan.displaced == ()
+    (finding,) = plan.findings
+    assert (finding.obstacle, finding.detail) == (
+        Obstacle.GAP,
+        "a native broker finds no segment for offsets [10, 20)",
+    )
+
+
 def entries(*pairs: tuple[int, int]) -> tuple[EpochEntry, ...]:
     return tuple(EpochEntry(LeaderEpoch(epoch), Offset(start)) for epoch, start in pairs)
 
@@ -354,8 +376,11 @@ MOUNTED = {
     "a mount at 30": {0: 0, 1000: 30},
     "two, at 10 and 20": {0: 0, 1000: 10, 2001: 20},
     "none": {0: 0, 999: 10, 1500: 20},
+    "high": {5000: 0, 5001: 10},
 }
 BEFORE = {
+    "elections of a cluster that begins with high epochs": ("high", (copied(1, 0, 9, {5000: 0}),), 0, []),
+    "a mount right at what users have": ("a mount at 30", THREE, 29, [20]),
     "a mount, and nothing behind it is copied": ("a mount at 30", THREE, 0, [20]),
     "a mount, and what follows is copied": ("a mount at 30", (*THREE, copied(4, 30, 39, {1000: 30})), 0, []),
     "a mount, and the copy of what follows is in flight": ("a mount at 30", (*THREE, begun(4, 30, 39)), 0, [20]),

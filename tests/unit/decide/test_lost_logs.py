@@ -47,6 +47,14 @@ WITHOUT_EVENTS = replace(TIERED, has_segments=False)
             replace(WITHOUT_EVENTS, remote_log_start_offset=99), "the topic lost its events", id="all but one"
         ),
         pytest.param(replace(WITHOUT_EVENTS, held_offset=-1), "", id="nothing was trimmed: all is still local"),
+        pytest.param(
+            replace(WITHOUT_EVENTS, held_offset=1), "the topic lost its events", id="one record was trimmed, the first"
+        ),
+        pytest.param(
+            replace(WITHOUT_EVENTS, held_offset=1, remote_log_start_offset=-1),
+            "the topic lost its events",
+            id="one was trimmed, and no remote start is known",
+        ),
         pytest.param(replace(WITHOUT_EVENTS, held_offset=0), "", id="nothing of what was trimmed was remote"),
         pytest.param(replace(WITHOUT_EVENTS, was_seen=False), "", id="disk pressure gave up what was never remote"),
     ],

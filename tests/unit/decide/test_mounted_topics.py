@@ -76,6 +76,14 @@ SOMETHING = Copied(sign="the store says so")
         pytest.param(replace(HISTORY, copied=TO_99, log_start=99), "no event", id="its last offset has not expired"),
         pytest.param(replace(HISTORY, copied=TO_99, log_start=100), "", id="all has expired"),
         pytest.param(
+            replace(HISTORY, copied=replace(TO_99, offset=0), log_start=1), "", id="the only record that was copied has"
+        ),
+        pytest.param(
+            replace(HISTORY, copied=SOMETHING, log_start=100),
+            "no event",
+            id="what was copied, and how far, is not known",
+        ),
+        pytest.param(
             replace(HISTORY, copied=TO_99, has_events=True, highest_offset=98),
             "not all events",
             id="the end is missing",
@@ -97,6 +105,8 @@ SOMETHING = Copied(sign="the store says so")
         pytest.param(
             replace(HISTORY, was_seen=True, held_offset=7, log_start=6), "no event", id="trims gave up what was remote"
         ),
+        pytest.param(replace(HISTORY, was_seen=True, held_offset=1), "no event", id="trims gave up a single record"),
+        pytest.param(replace(HISTORY, was_seen=True, held_offset=0), "", id="trims gave up nothing"),
         pytest.param(replace(HISTORY, was_seen=True, held_offset=7, log_start=7), "", id="which has expired since"),
         pytest.param(replace(HISTORY, held_offset=7), "", id="a former release did not say that it saw them"),
         pytest.param(
@@ -110,6 +120,8 @@ def test_an_empty_source_is_not_believed_where_something_shows_what_was_copied(v
     reason = history_loss(PARTITION, view)
     assert bool(reason) == bool(lacking)
     assert not lacking or f"its source's topics have {lacking} of it, though " in reason
+    assert not view.was_seen or not lacking or f"it was remote up to offset {view.held_offset}: " in reason
+    assert view.copied is None or not lacking or f"though {view.copied.sign}: " in reason
 
 
 @pytest.mark.parametrize(

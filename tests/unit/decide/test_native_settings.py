@@ -27,6 +27,7 @@ ROWS: dict[str, tuple[Setting, dict[str, str | None], Verdict]] = {
     "it says the same": (PREFIX, {"rsm.config.key.prefix": "tier/"}, Verdict.SAME),
     "it says another": (PREFIX, {"rsm.config.key.prefix": "Tier/"}, Verdict.DIFFERENT),
     "it is not set, and the default is another": (PREFIX, {}, Verdict.DIFFERENT),
+    "it is not set, and the default is what is wanted": (OFF, {}, Verdict.SAME),
     "it is not set, and has no default": (BUCKET, {}, Verdict.MISSING),
     "the broker hides its value": (BUCKET, {"rsm.config.storage.s3.bucket.name": None}, Verdict.HIDDEN),
     "Kafka takes any case of a flag": (SYSTEM, {"remote.log.storage.system.enable": "TRUE"}, Verdict.SAME),
@@ -105,6 +106,7 @@ def test_a_file_gives_the_values_that_the_broker_hides_and_no_line_that_it_does_
     assert sight_of(with_file({SERVERS: None}, SHOWN)) is Sight.UNKNOWN, "nor here"
     assert sight_of(with_file({**HIDDEN, OVERRIDE: None}, {**SHOWN, OVERRIDE: "127.0.0.1:1"})) is Sight.BLIND
     assert sight_of(with_file(HIDDEN, {})) is Sight.SEEING, "it runs with another file"
+    assert sight_of(with_file(SHOWN, {SERVERS: "kafka:9092"})) is Sight.BLIND, "what the broker shows counts"
 
 
 def test_the_page_has_the_lines_that_make_a_broker_blind() -> None:

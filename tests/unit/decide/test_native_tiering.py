@@ -79,6 +79,7 @@ SITUATIONS = {
     "what ends below the log start goes, of the first epoch": Situation(
         events=THREE, log=log(20, {0: 20}, local=20), deleted=[(1, BELOW), (2, BELOW)], start=20
     ),
+    "a segment whose last offset is the log start stays": Situation(events=THREE, log=log(9, {0: 9}), start=9),
     "a segment that reaches over the log start stays": Situation(
         events=THREE, log=log(15, {0: 15}), deleted=[(1, BELOW)], start=15
     ),
@@ -155,12 +156,22 @@ SITUATIONS = {
         start=6,
         unreadable=[(6, 10)],
     ),
+    "without retention.ms a segment stays whose records have no time": Situation(
+        events=([replace(added(1, 0, 9), max_timestamp_ms=-1), updated(1, FINISHED)], *THREE[1:]), log=log(0, ONE_EPOCH)
+    ),
     "what is past retention.bytes goes, whole segments at a time": Situation(
         events=THREE,
         log=log(0, ONE_EPOCH),
         retention=NativeRetention(retention_bytes=1500),
         deleted=[(1, SIZE)],
         start=10,
+    ),
+    "retention.bytes of 0 takes all": Situation(
+        events=THREE,
+        log=log(0, ONE_EPOCH),
+        retention=NativeRetention(retention_bytes=0),
+        deleted=[(1, SIZE), (2, SIZE), (3, SIZE)],
+        start=30,
     ),
     "neither unfinished copies nor another history's segments count for retention.bytes": Situation(
         events=(*BOTH_EPOCHS, begun(4, 25, 29, {2: 25}), copied(5, 15, 22, {0: 15})),
@@ -250,6 +261,13 @@ def test_what_a_native_broker_does(sentence: str) -> None:
     assert found.log_start_offset == row.start
     assert list(found.unreadable) == list(row.unreadable)
     assert found.copies_from == row.copies_from
+    gone = {one.segment.remote_log_segment_id for one in found.deletions}
+    left = NativeSegments(event for some in row.events for event in some)
+    assert [one.remote_log_segment_id for one in found.kept] == [
+        one.remote_log_segment_id
+        for one in sorted(left, key=lambda one: (one.start_offset, one.end_offset, one.remote_log_segment_id.uuid))
+        if one.remote_log_segment_id not in gone
+    ]
     sizes = sum(found.bytes_of(reason) for reason in DeletionReason)
     assert sizes == sum(one.segment.segment_size_in_bytes for one in found.deletions)
 

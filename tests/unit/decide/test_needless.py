@@ -9,7 +9,8 @@ import pytest
 
 from tests.support.expiry import HOUR_MS, NOW_MS, segment, view
 from tiersidecar.decide.expire import decide_expiry
-from tiersidecar.decide.needless import is_covered
+from tiersidecar.decide.expiry_standing import standings
+from tiersidecar.decide.needless import is_covered, needless_segments
 from tiersidecar.decide.trash import TrashDelays, needless, replaced
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.offsets import LeaderEpoch
@@ -97,6 +98,8 @@ def test_a_segment_does_not_cover_itself() -> None:
     assert is_covered(TWIN, [TWIN, KEPT])
     assert not is_covered(TWIN, [segment(0, 98)])
     assert not is_covered(TWIN, [segment(1, 99)])
+    assert is_covered(TWIN, [segment(0, 98), segment(99, 99)]), "one with its last offset alone"
+    assert is_covered(TWIN, [segment(0, 0), segment(1, 99)]), "one with its first offset alone"
 
 
 def erased(*names: RemoteLogSegmentMetadata, hours_ago: float = 2) -> TrashEntry:
@@ -184,3 +187,22 @@ def test_what_a_cleaner_replaced_goes_while_its_offsets_are_held(
     found = going(remote, *trash, start=0, **fields)
     assert (TWIN.remote_log_segment_id.uuid in found) is goes
     assert KEPT.remote_log_segment_id.uuid not in found
+
+
+@pytest.mark.parametrize(
+    ("trash", "kind"),
+    [
+        pytest.param([entry(TWIN)], TrashKind.REPAIR, id="repair alone"),
+        pytest.param([cleaned(TWIN), entry(TWIN)], TrashKind.COMPACTION, id="a cleaner, then repair"),
+        pytest.param([entry(TWIN), cleaned(TWIN)], TrashKind.COMPACTION, id="repair, then a cleaner"),
+        pytest.param([erased(TWIN), cleaned(TWIN)], TrashKind.ERASURE, id="an erasure, then a cleaner"),
+        pytest.param([cleaned(TWIN), erased(TWIN)], TrashKind.ERASURE, id="a cleaner, then an erasure"),
+        pytest.param([erased(TWIN), entry(LATER), entry(TWIN)], TrashKind.ERASURE, id="an erasure first of three"),
+    ],
+)
+def test_what_several_have_named_goes_by_the_strongest_of_them_in_any_order(
+    trash: list[TrashEntry], kind: TrashKind
+) -> None:
+    given = view((KEPT, TWIN, LATER), trash=tuple(trash), delays=DAY, log_start_offset=0, high_watermark=300, start=0)
+    (removal,) = needless_segments(given, standings(given.remote_segments, given.lineage), [])
+    assert (removal.metadata, removal.kind) == (TWIN, kind)

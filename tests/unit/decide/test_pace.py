@@ -70,8 +70,20 @@ def test_a_slice_is_20_ms_worth(rate: int, size_bytes: int) -> None:
     assert TokenBucket(rate).take(64 * MIB, 0) == size_bytes
 
 
+def test_how_long_the_next_slice_takes() -> None:
+    bucket = TokenBucket(1000)
+    assert bucket.take(10, 0) == 10
+    assert bucket.wait_s(10) == 0, "there is more"
+    while bucket.take(20, 0):
+        pass
+    wait_s = bucket.wait_s(20)
+    assert 0 < wait_s <= 0.02
+    assert bucket.take(20, wait_s + 1e-9) == 20
+
+
 def test_without_a_limit_everything_goes_at_once() -> None:
     assert TokenBucket(None).take(10**12, 0) == 10**12
+    assert TokenBucket(None).wait_s(10**12) == 0
 
 
 def test_a_changed_rate_counts_at_once() -> None:

@@ -186,6 +186,8 @@ def test_a_pin_and_its_twin_agree() -> None:
     local = local_partition(local_segments(0, 50, 100))
     assert not is_cut_off(pin_of(0, 50), local)
     assert is_cut_off(pin_of(0, 40), local)
+    assert not is_cut_off(pin_of(0, 40), local, merges=True), "a cleaner has merged it with what followed"
+    assert is_cut_off(pin_of(100, 140), local, merges=True), "no cleaner merges into the active segment"
 
 
 def test_a_copy_that_is_not_finished_counts_for_nothing() -> None:

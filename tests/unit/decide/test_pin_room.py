@@ -168,3 +168,10 @@ def test_a_log_dir_whose_disk_does_not_answer_has_no_room() -> None:
 def test_a_pin_on_a_disk_with_room_does_not_end_the_search_on_others() -> None:
     pins = [pin_of(0, 50, modified_ms=1), pin_of(50, 100, modified_ms=2, log_dir="/full")]
     assert dropped(pins, [disk(), disk(free=0, log_dirs=("/full",))], PinLimits()) == [(50, "disk_reserve")]
+
+
+def test_no_pin_is_asked_about_while_nothing_must_go() -> None:
+    def is_needless(pin: Pin) -> DropReason | None:
+        raise AssertionError(pin)
+
+    assert decide_room(PINS, [disk(free=100)], PinLimits(max_bytes=400), is_needless) == ()

@@ -61,6 +61,8 @@ def view(*, topic_id_partition: TopicIdPartition = TOPIC_ID_PARTITION, leader: i
         pytest.param({}, MAX_AGE_MS + 1, "answered long ago", id="replayed, or nobody was there to decide"),
         pytest.param({}, -60_000, None, id="the broker's clock is ahead"),
         pytest.param({"low_watermark": 49}, 0, "did not accept", id="the broker's answer says another offset"),
+        pytest.param({"offset": -1}, 0, "offset -1 is none", id="no offset at all"),
+        pytest.param({"offset": 0}, 0, None, id="the first offset"),
         pytest.param({"offset": 2**63 - 1}, 0, "did not accept", id="a huge offset"),
     ],
 )
@@ -158,3 +160,8 @@ def test_generations(known: int, waited_ms: int, outcome: Outcome) -> None:
 )
 def test_places(groups: str, kept: set[int]) -> None:
     assert places_for(groups, 3) == kept
+
+
+def test_the_second_of_each_group_comes_before_the_third_of_any() -> None:
+    assert places_for("aaaabb", 4) == {0, 1, 4, 5}
+    assert places_for("aaaabb", 5) == {0, 1, 2, 4, 5}

@@ -41,6 +41,17 @@ def test_how_long_a_transfer_waits(amounts: list[tuple[float, float]], now_s: fl
     assert quota.throttle_s(now_s) == pytest.approx(wait_s)
 
 
+def test_windows_may_be_longer_than_a_second() -> None:
+    """Five of two seconds each, at 50 bytes in a second: what was sent ten seconds ago is over."""
+    quota = RateQuota(bytes_per_s=50, window_num=5, window_size_s=2)
+    quota.record(100, 100)
+    assert quota.throttle_s(100) == 0, "a window's worth"
+    quota.record(800, 101.9)
+    assert quota.throttle_s(105) == pytest.approx(13)
+    assert quota.throttle_s(109.9) == pytest.approx(8.1)
+    assert quota.throttle_s(110) == 0
+
+
 def test_an_update_takes_effect_at_once() -> None:
     quota = RateQuota(bytes_per_s=50)
     quota.record(500, 0)

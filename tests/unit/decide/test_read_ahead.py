@@ -82,6 +82,7 @@ BASE = ReadAheadView(
         pytest.param(
             {"is_probing": True, "fetch_s": 0.01}, 4, "store", id="who has the least anyway has it all the time"
         ),
+        pytest.param({"is_probing": True, "fetch_s": 0.06}, 4, "store", id="so has who wants just the least"),
         pytest.param(
             {"is_probing": True, "has_waited": False},
             6,
@@ -251,6 +252,7 @@ def test_the_usual_time_is_that_of_this_period_and_the_one_before() -> None:
     assert times.usual_s(CHUNK, 119.0) == 0.2
     assert times.usual_s(CHUNK, 120.0) == 0.5
     assert times.usual_s(CHUNK, 130.0) is None
+    assert times_of(0.2, now_s=105.0).usual_s(CHUNK, 120.0) is None, "nor is that of the one before it"
 
 
 @pytest.mark.parametrize(
@@ -269,6 +271,16 @@ def test_times_are_kept_by_size(size_bytes: int, usual_s: float) -> None:
     assert times.usual_s(size_bytes, 101.0) == usual_s
 
 
+def test_sizes_within_a_factor_of_four_share_their_times() -> None:
+    times = times_of(0.2, now_s=100.0, size_bytes=CHUNK)
+    times.add(CHUNK // 2, 0.1, now_s=100.0)
+    assert (times.usual_s(CHUNK, 101.0), times.usual_s(CHUNK // 2, 101.0)) == (0.1, 0.1)
+    times.add(CHUNK // 4, 0.05, now_s=100.0)
+    assert (times.usual_s(CHUNK, 101.0), times.usual_s(CHUNK // 4, 101.0)) == (0.1, 0.05), (
+        "four times as large does not"
+    )
+
+
 @pytest.mark.parametrize(
     ("fetches", "now_s", "is_probing"),
     [
@@ -276,6 +288,7 @@ def test_times_are_kept_by_size(size_bytes: int, usual_s: float) -> None:
         pytest.param(15, 110.9, True, id="until sixteen were fetched in it"),
         pytest.param(16, 110.9, False, id="not after that"),
         pytest.param(15, 111.1, False, id="and no longer than a second"),
+        pytest.param(15, 111.0, False, id="which ends as the next one begins"),
         pytest.param(0, 119.9, False, id="nor as it ends"),
     ],
 )
@@ -284,7 +297,7 @@ def test_each_period_begins_with_less_in_flight(fetches: int, now_s: float, *, i
     times.add(CHUNK, 0.3, now_s=110.1)  # begun before
     times.add(CHUNK, 0.1, now_s=110.25)  # begun in it, and behind what was in flight by then
     for _ in range(fetches):
-        times.add(CHUNK, 0.1, now_s=110.4)
+        times.add(CHUNK, 0.1, now_s=110.35)
     assert times.is_probing(CHUNK, now_s) == is_probing
     assert not UsualTimes().is_probing(CHUNK, now_s)
 
@@ -297,6 +310,12 @@ def test_the_rate_is_that_of_a_round() -> None:
     assert (rate.bytes_per_s, rate.has_waited) == (2 * CHUNK, True)
     assert rate.add(CHUNK, waited_s=0.0, round_bytes=CHUNK, now_s=13.0)
     assert (rate.bytes_per_s, rate.has_waited) == (CHUNK / 2, False)
+
+
+def test_a_reader_that_never_waited_has_not_waited_in_its_first_round_either() -> None:
+    rate = ReadRate(now_s=10.0)
+    assert rate.add(CHUNK, waited_s=0.0, round_bytes=CHUNK, now_s=11.0)
+    assert not rate.has_waited
 
 
 def test_where_time_stands_still_there_is_no_rate() -> None:

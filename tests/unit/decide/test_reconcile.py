@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tiersidecar.decide.reconcile_findings import ACTIONS, FindingKind, Graces
-from tiersidecar.decide.reconcile_offsets import LineSegment, PartitionLine, decide_offsets
+from tiersidecar.decide.reconcile_offsets import LineSegment, PartitionLine, decide_offsets, readable_offsets
 from tiersidecar.decide.reconcile_segments import (
     INDEXES,
     KINDS,
@@ -19,7 +19,7 @@ from tiersidecar.decide.reconcile_segments import (
     decide_segment,
     needs_manifest,
 )
-from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 
 NOW_MS, OLD_MS = 1_000_000, 100_000
@@ -512,6 +512,34 @@ def test_a_gap_says_where_it_is_and_how_old_its_younger_neighbour() -> None:
     (gap,) = decide_offsets(PartitionLine(topic="t", topic_id="id", partition=3, segments=[A, younger]), GRACES, NOW_MS)
     assert (gap.topic, gap.topic_id, gap.partition, gap.age_ms) == ("t", "id", 3, NOW_MS - OLD_MS - 5)
     assert "10 offsets between segments a and c" in gap.detail
+
+
+@pytest.mark.parametrize(
+    ("epochs", "end", "read"),
+    [
+        pytest.param({0: 0}, 9, [(0, 10)], id="whole"),
+        pytest.param({0: 0}, 29, [(0, 20)], id="cut where the next epoch begins"),
+        pytest.param({0: 10, 2: 20}, 29, [(10, 20), (20, 30)], id="of two epochs, each by itself"),
+        pytest.param({0: 20}, 29, [], id="it begins where its epoch has ended"),
+        pytest.param({2: 10}, 19, [], id="it ends where its epoch begins"),
+        pytest.param({2: 10}, 20, [(20, 21)], id="all but its last offset lies before its epoch"),
+        pytest.param({0: 0, 1: 10}, 29, [(0, 10)], id="nothing of an epoch that the history does not have"),
+    ],
+)
+def test_what_is_read_of_a_segment(epochs: dict[int, int], end: int, read: list[tuple[int, int]]) -> None:
+    entries = Lineage.of(sorted(epochs.items())).entries
+    found = readable_offsets(Lineage.of([(0, 0), (2, 20)]), [(entries, end)])
+    assert [(one.start, one.stop) for one in found] == read
+
+
+def test_a_segment_within_a_longer_one_of_its_broker_says_which() -> None:
+    longer = segment("longer", 5, 25, at=0)
+    line = PartitionLine(topic="t", topic_id="id", partition=3, segments=[longer, segment("late", 10, 19, at=8)])
+    (finding,) = decide_offsets(line, GRACES, NOW_MS)
+    assert (finding.segment_id, finding.detail) == (
+        "late",
+        "broker 1 had finished segment longer with all its offsets before",
+    )
 
 
 def test_a_needless_segment_says_which_it_is_and_what_holds_it() -> None:

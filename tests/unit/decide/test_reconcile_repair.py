@@ -131,6 +131,12 @@ FACTS = ReportFacts(
             id="a needless copy, if the other one were whole",
         ),
         pytest.param(
+            K.OFFSET_OVERLAP,
+            RepairView(state=State.COPY_SEGMENT_FINISHED, is_covered=True, is_in_trash=True),
+            Repair.LEAVE,
+            id="a needless copy that is in the trash already",
+        ),
+        pytest.param(
             K.LACKING_TRANSACTIONS, replace(LIVE, is_whole=True), Repair.RECOPY, id="indexes that lack an abort"
         ),
         pytest.param(
@@ -288,6 +294,21 @@ def test_refusals(facts: ReportFacts, said: str) -> None:
             replace(MARKED, state=State.COPY_SEGMENT_STARTED),
             "COPY_SEGMENT_STARTED by now",
             id="that its copy runs",
+        ),
+        pytest.param(
+            K.LACKING_TRANSACTIONS,
+            replace(LIVE, why_unrecoverable="broker 1: not on its disks"),
+            "restore it from a version: broker 1: not on its disks",
+            id="that its transactions can be had from no broker",
+        ),
+        pytest.param(
+            K.LACKING_TRANSACTIONS,
+            replace(LIVE, is_asked=True),
+            "have been asked for another copy: it is waited for",
+            id="that its transactions have been asked for",
+        ),
+        pytest.param(
+            K.LACKING_TRANSACTIONS, LIVE, "written again from the store", id="that its batches say them themselves"
         ),
         pytest.param(
             K.MISSING_OBJECT,

@@ -88,6 +88,15 @@ GAP = replace(DAMAGED, names_segment=False, segment=None)
             replace(DAMAGED, local=(local(12, 20), local(20, None))), DECLINE, None, id="a part of it is on no disk"
         ),
         pytest.param(
+            replace(DAMAGED, local=(local(10, 19), local(19, None))),
+            COPY,
+            10,
+            id="its last offset is in the active one",
+        ),
+        pytest.param(
+            replace(DAMAGED, local=(local(10, 19), local(20, None))), DECLINE, None, id="its last offset is on no disk"
+        ),
+        pytest.param(
             replace(DAMAGED, local=(local(0, 10), local(15, 20), local(20, None))),
             DECLINE,
             None,

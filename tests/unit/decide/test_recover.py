@@ -137,6 +137,10 @@ PUBLISHED = {
         World(snapshot=snapshot(LIVE), stored=(1, 4), manifests=(segment(4, 0, 9, at_ms=101),)),
         [LIVE, segment(4, 0, 9, at_ms=101)],
     ),
+    "what has its last offset at the remote log start is not below it": (
+        World(stored=(1,), manifests=(LIVE,), start=9),
+        [LIVE],
+    ),
     "without a snapshot all come by their manifests": (
         World(stored=(1, 2), manifests=(replace(LIVE, custom_metadata=None), NEXT)),
         [replace(LIVE, custom_metadata=None), NEXT],
@@ -178,6 +182,10 @@ LEFT = {
         World(stored=(1, 3), manifests=(segment(1, 0, 9), OTHER_EPOCH)),
         {1: Left.CONFLICT, 3: Left.CONFLICT},
     ),
+    "two that contradict each other beside one that agrees with both": (
+        World(stored=(1, 2, 3), manifests=(segment(1, 0, 9), segment(2, 5, 19), segment(3, 15, 24, epochs={7: 15}))),
+        {2: Left.CONFLICT, 3: Left.CONFLICT},
+    ),
     "a manifest that contradicts a segment of the snapshot": (
         World(snapshot=snapshot(LIVE), stored=(1, 3), manifests=(OTHER_EPOCH,)),
         {3: Left.CONFLICT},
@@ -188,6 +196,10 @@ LEFT = {
     ),
     "the smaller of two copies of the same offsets": (
         World(stored=(1, 4), manifests=(segment(1, 0, 9), segment(4, 2, 9))),
+        {4: Left.COVERED},
+    ),
+    "a smaller copy of what the snapshot has, though it was made later": (
+        World(snapshot=snapshot(LIVE), stored=(1, 4), manifests=(segment(4, 2, 9, at_ms=101),)),
         {4: Left.COVERED},
     ),
     "the earlier of two equal copies": (
@@ -221,6 +233,10 @@ LEFT = {
     "what lies below the remote log start": (
         World(stored=(1,), manifests=(LIVE,), start=10),
         {1: Left.BELOW_START},
+    ),
+    "the last offset of one is another's first, in another epoch": (
+        World(stored=(1, 3), manifests=(segment(1, 0, 9), segment(3, 9, 14, epochs={7: 9}))),
+        {1: Left.CONFLICT, 3: Left.CONFLICT},
     ),
     "a segment to which topic and snapshot give different offsets": (
         World(known=(segment(1, 0, 8),), snapshot=snapshot(LIVE), stored=(1,)),
@@ -354,6 +370,17 @@ def test_events_are_those_that_kafka_writes() -> None:
         assert (second.state, second.custom_metadata) == (state, LIVE.custom_metadata)
 
 
+def test_the_first_event_of_one_in_another_place_names_that_place() -> None:
+    first, second = events_of(LIVE, b"@cold")
+    assert first == replace(LIVE, state=STARTED, custom_metadata=b"@cold")
+    assert isinstance(second, RemoteLogSegmentMetadataUpdate)
+    assert second.custom_metadata == LIVE.custom_metadata
+
+
+def test_of_one_that_is_begun_there_is_one_event() -> None:
+    assert list(events_of(replace(LIVE, state=STARTED))) == [replace(LIVE, state=STARTED, custom_metadata=None)]
+
+
 def test_a_copy_that_was_given_up_does_not_count_as_copied() -> None:
     cache = RemoteLogMetadataCache(LIVE.topic_id_partition)
     for event in events_of(replace(segment(5, 20, 29, epochs={0: 20}), state=DELETING)):
@@ -391,6 +418,9 @@ def test_of_equal_spans_the_latest_is_finished_last() -> None:
     """A native broker reads that one: the other may have what an erasure took out."""
     old, new = segment(9, 0, 9, at_ms=10), segment(1, 0, 9, at_ms=11)
     assert in_order_of_events([new, old]) == [old, new]
+    twin = segment(2, 0, 9, at_ms=11)
+    assert in_order_of_events([twin, old, new]) == [old, new, twin], "by their ids where even the times are equal"
+    assert in_order_of_events([new, old, twin]) == [old, new, twin]
 
 
 def test_only_manifests_that_say_what_nothing_else_says_are_read() -> None:
@@ -416,3 +446,10 @@ def test_a_segment_that_begins_where_the_log_has_gone_on_is_left() -> None:
     assert recovery_below(replace(recovery, segments=(beyond,), from_manifests=1), 15).from_manifests == 0
     with_others = recovery_below(replace(recovery, left=(replace(left, start_offset=17),)), 5)
     assert [one.start_offset for one in with_others.left] == [10, 17, 20], "in the order of their offsets"
+
+
+def test_holes_are_left_with_what_begins_where_the_log_has_gone_on() -> None:
+    recovery = Recovery(segments=(segment(1, 0, 9), segment(2, 40, 49)), holes=((10, 19), (20, 24), (30, 39)))
+    assert recovery_below(recovery, 20).holes == ((10, 19),), "a hole that begins right there is none of this log"
+    assert recovery_below(recovery, 21).holes == ((10, 19), (20, 24))
+    assert recovery_below(recovery, 50).holes == recovery.holes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -80,6 +81,9 @@ def test_what_an_heir_has_seen(former: SeenTime | None, unseen: tuple[UnseenTime
             SeenTime(until_ms=NOW_MS + HOUR_MS, unseen=(ago(9, -60),)), (ago(90, 80), ago(9, 0)), id="set ahead, unseen"
         ),
         pytest.param(SeenTime(until_ms=NOW_MS - 30 * MINUTE_MS), (ago(90, 80), ago(30, 0)), id="that clock was behind"),
+        pytest.param(
+            SeenTime(until_ms=NOW_MS + HOUR_MS, unseen=(ago(0, -30),)), (ago(90, 80),), id="unseen from now on alone"
+        ),
         pytest.param(SeenTime(until_ms=NOW_MS + HOUR_MS), (ago(90, 80),), id="that clock was ahead"),
     ],
 )
@@ -94,6 +98,7 @@ def test_of_very_many_times_the_oldest_are_one() -> None:
         seen = seen_at_start(seen, day * 24 * HOUR_MS)
         seen = SeenTime(until_ms=seen.until_ms + HOUR_MS, unseen=seen.unseen)
         assert len(seen.unseen) == min(day, 64), "and no more of them than must be"
+        assert all(one.to_ms < after.from_ms for one, after in pairwise(seen.unseen)), "apart from each other"
     assert seen.unseen[0] == UnseenTime(from_ms=0, to_ms=37 * 24 * HOUR_MS), "with what lies between them"
     assert seen.unseen[-1].to_ms == 100 * 24 * HOUR_MS
 
@@ -105,6 +110,7 @@ def test_of_very_many_times_the_oldest_are_one() -> None:
         pytest.param((ago(-10, -30),), 80, id="twenty minutes were not"),
         pytest.param((ago(10, -10),), 70, id="what lies before the decision is no matter"),
         pytest.param((ago(-70, -600),), 60, id="nor what lies after it was due"),
+        pytest.param((ago(-60, -600),), 60, id="nor what begins at the moment when it was due"),
         pytest.param((ago(-10, -30), ago(-70, -100)), 110, id="twice, the second time before it was due by then"),
     ],
 )

@@ -345,6 +345,25 @@ def test_what_is_remote_counts_once_however_often_it_was_copied(remote: list[tup
     )
 
 
+def test_what_begins_before_the_range_does_not_hide_what_begins_in_it() -> None:
+    segments = [replace(remote_segment(*one), segment_size_in_bytes=1000) for one in ((0, 99), (100, 199), (300, 399))]
+    parts = parts_of_history(segments, {0: 1000})
+    assert copied_bytes(parts, 50, 300) == 1000
+    assert copied_bytes(parts, 100, 301) == 1010
+    assert copied_bytes(parts, 0, 1) == 10
+
+
+def test_parts_have_whole_bytes() -> None:
+    (part,) = parts_of_history([replace(remote_segment(0, 2), segment_size_in_bytes=100)], {0: 2})
+    assert (part.size_bytes, isinstance(part.size_bytes, int)) == (66, True)
+
+
+def test_a_compacted_topic_is_enabled_only_where_such_topics_are_tiered() -> None:
+    compacted = {**WEEK, "cleanup.policy": "compact"}
+    assert "compaction.enabled" in decide_enable(WantedTiering(), None, compacted, {}).refusal
+    assert decide_enable(WantedTiering(), None, compacted, {}, tiers_compacted=True).refusal == ""
+
+
 def test_of_a_segment_that_an_election_cut_only_the_front_counts() -> None:
     cut = replace(remote_segment(50, 149), segment_size_in_bytes=1000)
     assert copied_bytes(parts_of_history([cut], {0: 100}), 0, 200) == 500
@@ -373,6 +392,14 @@ def test_disable_restores_what_was_and_leaves_the_rest() -> None:
     assert (kept.retention_bytes, kept.local_retention_ms, kept.local_retention_bytes) == (7, 8, 9)
     done = decide_disable(ENABLED, {"retention.ms": "604800000"}, [replace(FACTS, kept_from=500)], cluster=CLUSTER)
     assert (done.changes, done.refusal) == ({}, "")
+
+
+def test_what_the_restored_retention_would_delete_is_said_for_certain_where_it_is() -> None:
+    overrides = {"retention.ms": "-1", "retention.bytes": "-1"}
+    sure = decide_disable(ENABLED, overrides, [replace(FACTS, kept_from=450)], cluster=CLUSTER)
+    assert sure.refusal == (
+        "offsets [400, 450) of partition 3 are not remote, and the restored retention.ms of 604800000 would delete them"
+    )
 
 
 def test_a_topic_that_is_not_tiered_is_not_disabled() -> None:

@@ -16,12 +16,15 @@ import pytest
 from tests.support.clean_world import COMPACTED
 from tests.support.pins import local_partition
 from tests.support.segments import TOPIC_ID_PARTITION, local_segments
+from tiersidecar.decide.compaction import CompactionSettings
 from tiersidecar.decide.topics import (
+    CleanerSettings,
     CleanupPolicy,
     PartitionRole,
     UnwrittenEpoch,
     decide_assignment,
     decide_unseen,
+    is_compacted,
     may_be_unwritten,
     read_cleaner_settings,
     read_cleanup_policy,
@@ -236,6 +239,8 @@ def test_a_log_moved_before_the_first_record_of_its_epoch_is_told_by_the_broker(
     ("epochs", "asks"),
     [
         pytest.param([(0, 0), (3, 100)], 3, id="a file that ends earlier"),
+        pytest.param([(2, 0)], 2, id="a file of one epoch, an earlier one"),
+        pytest.param([(0, 0), (3, 100), (4, 150)], 4, id="a file of three epochs, all earlier"),
         pytest.param([(5, 0)], None, id="it is proven"),
         pytest.param([(6, 0)], None, id="the answer is older than the file"),
         pytest.param([], None, id="no epoch to ask of: an empty log that was moved waits for its first record"),
@@ -248,7 +253,7 @@ def test_the_broker_is_asked_only_of_a_file_that_ends_in_an_earlier_epoch(
 
 
 def test_a_log_dir_that_cannot_be_read_may_have_what_is_not_seen() -> None:
-    assert "unless" not in reason_unseen({})
+    assert "has its directory: it is not tiered" in reason_unseen({})
     assert "unless in what cannot be read: /a, /b:" in reason_unseen({"/b": "EIO", "/a": "EIO"})
     many = dict.fromkeys("/abcdef", "EIO")
     assert f"unless in what cannot be read: /, a, b and {len(many) - 3} others:" in reason_unseen(many)
@@ -272,12 +277,52 @@ def test_the_topic_config_is_read_in_any_order(value: str, policy: CleanupPolicy
     assert read_cleanup_policy(value) is policy
 
 
+@pytest.mark.parametrize(
+    ("configs", "compacted"),
+    [
+        pytest.param({"cleanup.policy": "compact"}, True, id="the cleaner alone"),
+        pytest.param({"cleanup.policy": "delete, compact"}, True, id="the cleaner beside retention"),
+        pytest.param({"cleanup.policy": "compact,delete"}, True, id="the same, without a space"),
+        pytest.param({"cleanup.policy": "delete"}, False, id="retention alone"),
+        pytest.param({"cleanup.policy": "compaction"}, False, id="a word that only begins so"),
+        pytest.param({"cleanup.policy": ""}, False, id="neither of them, as Kafka 4.2 allows"),
+        pytest.param({"cleanup.policy": None}, False, id="a setting without a value"),
+        pytest.param({}, False, id="no such setting"),
+    ],
+)
+def test_a_topic_is_compacted_by_its_policy_alone(configs: dict[str, str | None], compacted: bool) -> None:
+    assert is_compacted(configs) is compacted
+
+
 @pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete, compact"])
 def test_a_compacted_topics_settings_are_read(policy: str) -> None:
     found = read_cleaner_settings(COMPACTED | {"cleanup.policy": policy, "min.cleanable.dirty.ratio": "0.5"})
     assert found is not None
     assert found.policy in {CleanupPolicy.COMPACT, CleanupPolicy.COMPACT_AND_DELETE}
     assert (found.compaction.min_cleanable_dirty_ratio, found.delete_retention_ms) == (0.5, 1000)
+
+
+def test_each_setting_of_the_cleaner_is_read_from_its_own() -> None:
+    configs = {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0.25",
+        "min.compaction.lag.ms": "2",
+        "max.compaction.lag.ms": "3",
+        "segment.bytes": "4",
+        "segment.index.bytes": "5",
+        "delete.retention.ms": "6",
+    }
+    assert read_cleaner_settings(configs) == CleanerSettings(
+        policy=CleanupPolicy.COMPACT,
+        compaction=CompactionSettings(
+            min_cleanable_dirty_ratio=0.25,
+            min_compaction_lag_ms=2,
+            max_compaction_lag_ms=3,
+            segment_bytes=4,
+            segment_index_bytes=5,
+        ),
+        delete_retention_ms=6,
+    )
 
 
 @pytest.mark.parametrize(

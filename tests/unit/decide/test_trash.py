@@ -18,7 +18,9 @@ from tiersidecar.decide.trash import (
     decide_trash,
     deleted_topic,
     kept_from,
+    needless,
     purged_deletes,
+    replaced,
     user_delete,
 )
 from tiersidecar.decide.trash_time import TrashTime
@@ -447,6 +449,24 @@ def test_from_where_on_pins_are_kept_by_a_clock_in_doubt(
             id="the broker has not said where its log ends: what it still has is not known",
         ),
         pytest.param(
+            entry(300, due_in_h=0),
+            {"given_up": (), "log_start_offset": 200, "high_watermark": 900, "broker_keeps": True},
+            True,
+            id="in race mode what the broker still has is its own business",
+        ),
+        pytest.param(
+            entry(300, kind=TrashKind.USER, due_in_h=0),
+            {"given_up": (), "log_start_offset": 200, "high_watermark": 900, "broker_keeps": True},
+            False,
+            id="but for what a user deleted",
+        ),
+        pytest.param(
+            entry(300, due_in_h=0),
+            {"given_up": (), "log_start_offset": None, "high_watermark": 900},
+            True,
+            id="the broker has not said where its log begins",
+        ),
+        pytest.param(
             entry(200, due_in_h=0),
             {"given_up": (), "log_start_offset": 200, "high_watermark": 900},
             True,
@@ -662,6 +682,12 @@ def test_a_deleted_topic_goes_after_the_delay_of_retention() -> None:
             id="a due decision about a history that was cut holds as far as that history",
         ),
         pytest.param([entry(300, purged=True)], {}, 300, id="what an operator purged is kept no longer"),
+        pytest.param(
+            [entry(200, kind=TrashKind.USER, due_in_h=0), entry(300)],
+            {"user_deletes": [replace(SAID, opened_ms=NOW_MS - HOUR_MS)]},
+            -1,
+            id="a due delete that no user has said lets nothing go",
+        ),
     ],
 )
 def test_local_data_is_kept_as_long_as_what_was_decided_about_it(
@@ -712,3 +738,30 @@ def test_whatever_happens_nothing_goes_before_its_delay_and_everything_goes_afte
             assert now_h - decided_h[removal.metadata.start_offset] >= 24
             remote.remove(removal.metadata)
     assert all(one.start_offset >= start for one in remote)
+
+
+@pytest.mark.parametrize(
+    ("kind", "delay_h", "reason"),
+    [
+        pytest.param(TrashKind.ERASURE, 1, "an erasure replaced it", id="an erasure waits as a user's delete does"),
+        pytest.param(TrashKind.COMPACTION, 24, "a cleaned segment replaced it", id="a cleaner as retention does"),
+    ],
+)
+def test_the_entry_of_what_was_replaced(kind: TrashKind, delay_h: int, reason: str) -> None:
+    delays = TrashDelays(retention_ms=24 * HOUR_MS, user_ms=HOUR_MS)
+    one = segment(0, 99)
+    found = replaced([one], LeaderEpoch(3), opened_ms=7, delays=delays, now_ms=NOW_MS, by="broker 1", kind=kind)
+    assert found == TrashEntry(
+        id=TrashId(generation=0, leader_epoch=LeaderEpoch(3), kind=kind, opened_ms=7),
+        decided_ms=NOW_MS,
+        due_ms=NOW_MS + delay_h * HOUR_MS,
+        segments=frozenset({one.remote_log_segment_id.uuid}),
+        reason=reason,
+        by="broker 1",
+    )
+
+
+def test_the_entry_of_a_needless_segment_waits_as_retention_does() -> None:
+    delays = TrashDelays(retention_ms=24 * HOUR_MS, user_ms=HOUR_MS)
+    found = needless(segment(0, 99), LeaderEpoch(3), generation=2, delays=delays, now_ms=NOW_MS, reason="r", by="b")
+    assert found.due_ms == NOW_MS + 24 * HOUR_MS

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tests.support.segments import local_segments, remote_segment
-from tiersidecar.decide.trim import TrimView, covering_segments, decide_trim, reason_behind_trash
-from tiersidecar.domain.offsets import Lineage
+from tiersidecar.decide.trim import TrimView, covering_segments, decide_trim, newest_ms, reason_behind_trash
+from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
@@ -301,3 +301,41 @@ def test_empty_segments_do_not_stop_local_retention(
     sized = [replace(one, size_bytes=size) for one, size in zip(sealed, sizes, strict=True)]
     steps = decide_trim(replace(given, segments=(*sized, replace(active, size_bytes=0))))
     assert [step.offset for step in steps] == offsets
+
+
+def test_a_step_says_whether_the_topic_is_compacted() -> None:
+    assert {step.is_compacted for step in decide_trim(view())} == {False}
+    assert {step.is_compacted for step in decide_trim(replace(view(), is_compacted=True))} == {True}
+
+
+@pytest.mark.parametrize(
+    ("stop", "expected"),
+    [
+        pytest.param(300, [100, 200, 300], id="at the end of the last one"),
+        pytest.param(200, [100, 200], id="at the end of the second"),
+        pytest.param(199, [100], id="within the second"),
+        pytest.param(99, [], id="within the first"),
+    ],
+)
+def test_nothing_goes_that_ends_above_where_trims_must_stop(stop: int, expected: list[int]) -> None:
+    assert [step.offset for step in decide_trim(replace(view(), stop_offset=Offset(stop)))] == expected
+
+
+@pytest.mark.parametrize(
+    ("remote_ms", "local_ms", "newest"),
+    [
+        pytest.param([10, 20], -1, 20, id="by the copies"),
+        pytest.param([10, -1], -1, 30, id="one copy's records have no time: the file's last write"),
+        pytest.param([10, -1], 25, 25, id="which the segment's own records tell better"),
+        pytest.param([10, 101], 25, 25, id="one copy's records are of the future"),
+        pytest.param([10, 101], 101, 30, id="the segment's own are, too"),
+        pytest.param([10, 100], 25, 100, id="records of this very moment are none of the future"),
+        pytest.param([40, -1], 25, 40, id="the later one of what is known"),
+        pytest.param([0], 25, 0, id="records of the time 0 have a time"),
+    ],
+)
+def test_how_new_the_newest_record_is(remote_ms: list[int], local_ms: int, newest: int) -> None:
+    given = view(now_ms=100)
+    local = replace(given.segments[0], max_timestamp_ms=local_ms, modified_ms=30)
+    cover = tuple(replace(REMOTE[0], max_timestamp_ms=one) for one in remote_ms)
+    assert newest_ms(given, local, cover) == newest
