@@ -33,8 +33,9 @@ _MOST_WANTED_BYTES = 8 * 1024 * 1024 + 64 * 1024
 _READ_AGAIN_SHARE = 16
 """The part of a batch at the end of a step is read again with the next step, if it is so many times smaller than the step: so a
 step is one slice, whose way to the reader costs more than those bytes."""
-_TURNS_TO_BEGIN = 2
-"""A task begins in the next turn of the loop, and its request, which has a task of its own, in the one after that."""
+_TURNS_A_STEP = 2
+"""Left to the loop before each step, since its reader may leave none: others wait no longer for theirs than a step takes to be
+written.  A task begins in the next turn, and its request, which has a task of its own, in the one after that."""
 _FURTHER_BYTES = 128 * 1024
 """The first step past the wanted part: to the end of a batch, or to the batch asked for where the index is sparse."""
 
@@ -119,8 +120,8 @@ class LocalCut:
                     self._position = visit.position
                     self._let_return(visit)
                     visit = self._begin(steps_ahead)
-                    for _ in range(_TURNS_TO_BEGIN):  # the reader of this step may leave the loop no turn
-                        await asyncio.sleep(0)
+                for _ in range(_TURNS_A_STEP):
+                    await asyncio.sleep(0)
                 yield step
         finally:
             if visit is not None:  # the reader leaves: what has still to come back may hang in a dead mount
