@@ -33,8 +33,9 @@ _MOST_WANTED_BYTES = 8 * 1024 * 1024 + 64 * 1024
 _READ_AGAIN_SHARE = 16
 """The part of a batch at the end of a step is read again with the next step, if it is so many times smaller than the step: so a
 step is one slice, whose way to the reader costs more than those bytes."""
-_TURNS_TO_BEGIN = 2
-"""A task begins in the next turn of the loop, and its request, which has a task of its own, in the one after that."""
+_TURNS_A_STEP = 2
+"""Left to the loop before each step, since its reader may leave none: others wait no longer for theirs than a step takes to be
+written.  A task begins in the next turn, and its request, which has a task of its own, in the one after that."""
 _FURTHER_BYTES = 128 * 1024
 """The first step past the wanted part: to the end of a batch, or to the batch asked for where the index is sparse."""
 
@@ -77,7 +78,7 @@ class LocalCut:
         self._reads_on = True
         self._returning: set[asyncio.Task[None]] = set()
 
-    async def steps(self, wanted_bytes: int | None) -> AsyncGenerator[CutStep, None]:
+    def steps(self, wanted_bytes: int | None) -> AsyncGenerator[CutStep, None]:
         """Yield steps to the end of the segment, or until the cutter is done.  ``wanted_bytes`` is how far the reader is likely
         to read from here; None if it goes on.
 
@@ -85,9 +86,24 @@ class LocalCut:
             As :meth:`ChunkManager.feed`.
             CorruptDataError: a batch fails its checks.
         """
-        self._reads_on = wanted_bytes is None
         if wanted_bytes is not None:
+            self._reads_on = False
             self._wanted_stop, self._next_bytes = self._position + wanted_bytes, _FURTHER_BYTES
+        return self._steps_on() if self._reads_on else self._wanted_steps()
+
+    async def _wanted_steps(self) -> AsyncGenerator[CutStep, None]:
+        """Yield each step once it is asked for, read in the task that asks: a task in between takes some turns of the loop,
+        which a crowd makes long."""
+        while self._position < self._size_bytes:
+            visit = self._visit(0)
+            step = await visit.only_step(self._chunks, self._segment)
+            self._position = visit.position
+            yield step
+            if step.is_done:
+                return
+
+    async def _steps_on(self) -> AsyncGenerator[CutStep, None]:
+        """Yield steps of visits that read ahead."""
         visit: _Visit | None = None
         try:
             while visit is not None or self._position < self._size_bytes:
@@ -104,8 +120,8 @@ class LocalCut:
                     self._position = visit.position
                     self._let_return(visit)
                     visit = self._begin(steps_ahead)
-                    for _ in range(_TURNS_TO_BEGIN):  # the reader of this step may leave the loop no turn
-                        await asyncio.sleep(0)
+                for _ in range(_TURNS_A_STEP):
+                    await asyncio.sleep(0)
                 yield step
         finally:
             if visit is not None:  # the reader leaves: what has still to come back may hang in a dead mount
@@ -116,18 +132,22 @@ class LocalCut:
 
     def _steps_ahead(self) -> int:
         """Return how many steps the reader's window has room for now."""
-        return self._read_ahead.fit(_STEP_BYTES, most_steps=_STEPS_AHEAD) if self._reads_on else 0
+        return self._read_ahead.fit(_STEP_BYTES, most_steps=_STEPS_AHEAD)
 
     def _begin(self, steps_ahead: int) -> _Visit:
-        visit = _Visit(
+        visit = self._visit(steps_ahead)
+        visit.begin(self._chunks, self._segment)
+        return visit
+
+    def _visit(self, steps_ahead: int) -> _Visit:
+        return _Visit(
             self._cutter,
             self._next_range(steps_ahead),
+            where=self._segment.keys.log,
             steps_ahead=steps_ahead,
             reads_on=self._reads_on,
             now_s=self._read_ahead.now_s,
         )
-        visit.begin(self._chunks, self._segment)
-        return visit
 
     def _let_return(self, visit: _Visit) -> None:
         """Begin the next visit without waiting until this one, which has read all, has come back through every layer."""
@@ -161,11 +181,12 @@ class _Visit:
         cutter: BatchCutter,
         byte_range: ByteRange,
         *,
+        where: str,
         steps_ahead: int,
         reads_on: bool,
         now_s: Callable[[], float],
     ) -> None:
-        self._cutter = cutter
+        self._cutter, self._where = cutter, where
         self._byte_range = byte_range
         self._steps_ahead = steps_ahead
         self._reads_on = reads_on
@@ -182,10 +203,22 @@ class _Visit:
 
     def begin(self, chunks: ChunkManager, segment: RemoteSegment) -> None:
         """Begin, in a task."""
-        self._key = segment.keys.log
         feeding = chunks.feed(segment, self._byte_range, self._take)
         self.feeding = asyncio.create_task(feeding, name=f"next of {segment.id}")
         self.feeding.add_done_callback(lambda _: self._came.set())
+
+    async def only_step(self, chunks: ChunkManager, segment: RemoteSegment) -> CutStep:
+        """Make the visit, which has one step, without a task.
+
+        Raises:
+            As :meth:`next_step`.
+        """
+        try:
+            await chunks.feed(segment, self._byte_range, self._take)
+        finally:
+            self._is_abandoned = True  # a thread that was left alone in a dead mount may come back
+        self._check()
+        return self._waiting.popleft()
 
     @property
     def has_ended(self) -> bool:
@@ -215,16 +248,19 @@ class _Visit:
             As :meth:`next_step`.
         """
         await self.feeding
-        if self._error is not None:
-            raise self._error
-        if not self._is_through:
-            raise self._wrong_size()
+        self._check()
 
     async def abandon(self) -> None:
         """Give up what has not been read."""
         self._is_abandoned = True
         self.feeding.cancel()
         await asyncio.gather(self.feeding, return_exceptions=True)
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if not self._is_through:
+            raise self._wrong_size()
 
     # -- in the thread that reads
 
@@ -252,7 +288,7 @@ class _Visit:
 
     def _wrong_size(self) -> CorruptDataError:
         reason = f"{self.position - self._byte_range.start} bytes came of {len(self._byte_range)}"
-        return CorruptDataError(where=self._key, position=self._byte_range.start, reason=reason)
+        return CorruptDataError(where=self._where, position=self._byte_range.start, reason=reason)
 
     def _drop_tail(self, piece_bytes: int) -> int:
         """Return how many bytes at the end of the piece are to be read again."""

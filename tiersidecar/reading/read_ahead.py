@@ -54,6 +54,11 @@ class ReadAheadBudget:
         return max(1024, 2 * self._total_bytes // self.charge_of(1))
 
     @property
+    def total_bytes(self) -> int:
+        """Return what all readers may take together."""
+        return self._total_bytes
+
+    @property
     def free_bytes(self) -> int:
         """Return what no reader has taken."""
         return self._free_bytes
@@ -119,11 +124,15 @@ class ReadAhead:
 
     def fit(self, step_bytes: int, *, most_steps: int) -> int:
         """Make the window as many steps large as there is room for, ``most_steps`` at most, and return how many: more than one
-        only while one of another reader would find room beside them."""
+        only while few read, so that they leave half of the memory free.
+
+        Many that have more ahead are hardly faster, and keep the processor from small reads.
+        """
         for steps in range(most_steps, 0, -1):
             window_bytes = steps * step_bytes
             left_bytes = self._budget.free_bytes + self._held_bytes - window_bytes
-            if window_bytes <= self._budget.reader_bytes and left_bytes >= (step_bytes if steps > 1 else 0):
+            least_bytes = self._budget.total_bytes // 2 if steps > 1 else 0
+            if window_bytes <= self._budget.reader_bytes and left_bytes >= least_bytes:
                 self._change(window_bytes)
                 return steps
         return 0

@@ -247,17 +247,25 @@ async def test_a_window_that_is_fitted_to_steps_gives_nothing_back_of_what_was_b
         assert budget.free_bytes == 16 * MIB - CHUNK
 
 
-def test_readers_have_one_step_each_rather_than_some_two_and_others_none() -> None:
-    budget = ReadAheadBudget(reader_bytes=16 * MIB, total_bytes=6 * MIB)
-    readers = [ReadAhead(cast("ChunkManager", Shelf()), budget) for _ in range(7)]
-    assert readers[0].fit(MIB, most_steps=2) == 2
-    rounds = [[reader.fit(MIB, most_steps=2) for reader in readers] for _ in range(3)]
-    assert sorted(rounds[0]) == [0, 0, 0, 1, 1, 2, 2]
-    assert sorted(rounds[2]) == [0, 1, 1, 1, 1, 1, 1]
-    assert budget.free_bytes == 0
-    with readers[0], readers[1], readers[2]:
-        pass
-    assert [reader.fit(MIB, most_steps=2) for reader in readers[3:]].count(2) >= 1, "there is room again"
+@pytest.mark.parametrize(
+    ("readers", "steps"),
+    [
+        pytest.param(2, [2, 2], id="few"),
+        pytest.param(3, [1, 1, 2], id="more"),
+        pytest.param(4, [1, 1, 1, 1], id="many, whoever came first"),
+        pytest.param(9, [0, 1, 1, 1, 1, 1, 1, 1, 1], id="one too many"),
+    ],
+)
+def test_the_more_read_the_fewer_steps_each_has_ahead(readers: int, steps: list[int]) -> None:
+    budget = ReadAheadBudget(reader_bytes=16 * MIB, total_bytes=8 * MIB)
+    crowd = [ReadAhead(cast("ChunkManager", Shelf()), budget) for _ in range(readers)]
+    rounds = [[reader.fit(MIB, most_steps=2) for reader in crowd] for _ in range(4)]
+    assert sorted(rounds[-1]) == steps
+    assert budget.free_bytes == (8 - sum(steps)) * MIB
+    for reader in crowd[1:]:
+        with reader:
+            pass
+    assert crowd[0].fit(MIB, most_steps=2) == 2, "there is room again"
 
 
 @pytest.mark.parametrize(

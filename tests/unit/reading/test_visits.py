@@ -40,12 +40,14 @@ class FileStore(FaultyStore):
         self.clock: ManualClock | None = None
         self.piece_s, self.most_pieces = 0.0, 0
         self.hears_the_end = True
+        self.readers = set[asyncio.Task[object] | None]()
         self.comes_back = asyncio.Event()
         self.comes_back.set()
 
     async def feed_range(self, key: str, byte_range: ByteRange, take: Take) -> None:
         data = memoryview(await self.fetch_range(key, byte_range))
         position = pieces = 0
+        self.readers.add(asyncio.current_task())
         while position < len(data):
             await settle(50)
             if self.fails_at is not None and byte_range.start + position >= self.fails_at:
@@ -242,6 +244,39 @@ async def test_what_a_store_hands_over_after_the_end_of_a_visit_is_not_looked_at
         aclosing(stream_of(path, made)) as parts,
     ):
         assert b"".join([bytes(part.batches.buffer) async for part in parts]) == made.log
+
+
+async def test_steps_that_wait_already_leave_the_loop_its_turns() -> None:
+    """A client that takes all at once would keep the loop from small reads for the whole visit."""
+    made, turns = await made_of(), 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with open_run(made.builder.run, store=made.store) as path, aclosing(stream_of(path, made)) as parts:
+        for _ in range(3):
+            await anext(parts)
+        await settle(500)
+        counting = asyncio.create_task(count_turns())
+        await settle(1)
+        for _ in range(2):
+            before = turns
+            await anext(parts)
+            assert turns - before >= 2
+        counting.cancel()
+
+
+@pytest.mark.parametrize("max_bytes", [1, BATCH, 5 * STEP])
+async def test_a_bounded_read_is_read_by_the_task_that_asks(max_bytes: int) -> None:
+    """Another one would take turns of the loop, which a crowd makes long."""
+    made = await made_of()
+    assert isinstance(made.store, FileStore)
+    async with open_run(made.builder.run, store=made.store) as path:
+        assert await read(path, made, 0, max_bytes) == made.log[: max(max_bytes // BATCH, 1) * BATCH]
+        assert made.store.readers == {asyncio.current_task()}
 
 
 async def test_a_bounded_read_of_a_batch_that_is_far_larger_fetches_no_more_than_a_step_at_once() -> None:
