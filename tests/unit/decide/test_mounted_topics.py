@@ -91,6 +91,11 @@ SOMETHING = Copied(sign="the store says so")
         pytest.param(
             replace(HISTORY, copied=TO_99, has_events=True), "not all events", id="nothing of its last epoch is there"
         ),
+        pytest.param(
+            replace(HISTORY, copied=replace(TO_99, offset=0), has_events=True),
+            "not all events",
+            id="the only record that was copied is missing",
+        ),
         pytest.param(replace(HISTORY, copied=TO_99, has_events=True, highest_offset=99), "", id="all is there"),
         pytest.param(
             replace(HISTORY, copied=TO_99, has_events=True, highest_offset=98, is_recovered=True),
