@@ -90,7 +90,11 @@ def main() -> int:
     report.line(
         f"one sidecar beside {_listed([size.partitions for size in sizes])} partitions"
         f" with {_listed([size.partitions * REMOTE for size in sizes])} remote segments"
-        + (f" ({scale.partitions * FACTORS[-1]:,} are more than open files allow)" if partitions < scale.partitions else "")
+        + (
+            f" ({scale.partitions * FACTORS[-1]:,} are more than open files allow)"
+            if partitions < scale.partitions
+            else ""
+        )
     )
     for factor, size in zip(FACTORS, sizes, strict=True):
         with tempfile.TemporaryDirectory(prefix="bench-scale-") as scratch:

@@ -114,7 +114,7 @@ class IdleCluster:
             directory = self.log_dir / str(owner)
             directory.mkdir()
             (directory / "partition.metadata").write_text(f"version: 0\ntopic_id: {format_uuid(owner.topic_id)}")
-            (directory / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+            (directory / "leader-epoch-checkpoint").write_text(f"0\n1\n0 {min(logs)}\n")
             for offset, data in logs.items():
                 name = directory / f"{offset:020d}"
                 name.with_suffix(".log").write_bytes(data)
@@ -143,6 +143,9 @@ class IdleCluster:
         finally:
             await producer.stop()
 
+    def _state(self) -> PartitionState:
+        return PartitionState().with_start(Offset(0), LeaderEpoch(0))
+
     async def _say_states(self) -> None:
         """As each partition's first copy does: a topic with remote segments and no state has lost what users deleted."""
         async with AsyncExitStack() as stack:
@@ -159,7 +162,7 @@ class IdleCluster:
             )
             while state.readiness_reason is not None:  # noqa: ASYNC110 - as an operator sees it
                 await asyncio.sleep(0.05)
-            said = PartitionState().with_start(Offset(0), LeaderEpoch(0))
+            said = self._state()
             for begin in range(0, len(self.owners), 100):
                 some = self.owners[begin : begin + 100]
                 await asyncio.gather(*(state.publish_partition_state(owner, said) for owner in some))

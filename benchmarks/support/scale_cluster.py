@@ -1,24 +1,32 @@
 """A log dir of thousands of partitions with hundreds of remote segments each, most of them known from the snapshot alone.
 
 As :mod:`benchmarks.support.idle_cluster`, with two differences.  Each partition has two local segments, a sealed and an active
-one: the rest was trimmed long ago, as it is where millions of segments are remote.  And the metadata topic has only the last
+one: the rest was trimmed, as it is where millions of segments are remote.  And the metadata topic has only the last
 few segments of each: the snapshot in ``state.dir``, written by the daemon's own code, has those before.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import hashlib
 import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
+from typing import cast
+
+from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from kio.schema.delete_records.v2.response import DeleteRecordsResponse
+from kio.schema.errors import ErrorCode
+from kio.schema.types import TopicName
+from kio.static.primitive import i32, i32Timedelta, i64
 
 from benchmarks.support.idle_cluster import METADATA_PARTITIONS, METADATA_TOPIC, IdleCluster, topic_id_of
-from tests.support.batches import batch_bytes, record_bytes
 from tiersidecar.adapters.internal_topics import TopicFacts
 from tiersidecar.adapters.metadata_topic.replica import ConsumedPosition, MetadataReplica
 from tiersidecar.adapters.metadata_topic.snapshot import (
@@ -30,12 +38,16 @@ from tiersidecar.adapters.metadata_topic.snapshot import (
 from tiersidecar.adapters.process_limits import reuse_freed_memory
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.metadata_cache import RemoteLogMetadataCache
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.telemetry import NoTelemetry
 
 REMOTE = 250
 """Remote segments of a partition: 5 million of 20,000."""
 REPLAYED = 3
 """Of these, the last ones that only the topic has: a little more than 1 %."""
+_LOCAL_START = REMOTE - 1
+_TIMEOUT = i32Timedelta.parse(timedelta(seconds=15))
 
 
 @dataclass(slots=True)
@@ -54,10 +66,32 @@ class ScaleCluster(IdleCluster):
         return _uuid(self._numbers[owner], offset)
 
     def _local_segments(self) -> dict[int, bytes]:
-        """Return two: what is remote in small segments is one large one here, as on a replica that rolled otherwise."""
-        records = b"".join(record_bytes(number, None, b"idle") for number in range(REMOTE))
-        sealed = batch_bytes(0, records, count=REMOTE, epoch=0, base_timestamp=self.now_ms)
-        return {0: sealed, REMOTE: self._log(REMOTE)}
+        return {offset: self._log(offset) for offset in (_LOCAL_START, REMOTE)}
+
+    def _state(self) -> PartitionState:
+        """Return what a sidecar says before it trims, beside the remote log start."""
+        trimmed, epoch = Offset(_LOCAL_START), LeaderEpoch(0)
+        said = PartitionState().with_start(Offset(0), epoch)
+        return replace(said, trim_offset=trimmed, trim_epoch=epoch, held_offset=trimmed, held_epoch=epoch)
+
+    async def fill(self) -> None:
+        await IdleCluster.fill(self)
+        await asyncio.to_thread(self._trim)
+
+    def _trim(self) -> None:
+        """Delete at the broker what the log dir does not have, as the sidecar's trims do."""
+        with self.kafka[1].admin.connected() as connection:
+            for topic in self.topics:
+                rows = tuple(
+                    DeleteRecordsPartition(partition_index=i32(number), offset=i64(_LOCAL_START))
+                    for number in range(self.partitions_of_a_topic)
+                )
+                wanted = DeleteRecordsTopic(name=TopicName(topic), partitions=rows)
+                answer = cast(
+                    DeleteRecordsResponse, connection.call(DeleteRecordsRequest(topics=(wanted,), timeout=_TIMEOUT))
+                )
+                if any(one.error_code is not ErrorCode.none for one in answer.topics[0].partitions):
+                    raise RuntimeError(f"{topic} was not trimmed: {answer.topics[0]}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,9 +180,7 @@ def _load(snapshot: Snapshot) -> Loaded:
     )
     del restored
     replica.assign(snapshot.owners)
-    replica.begin_session(
-        TopicFacts(cluster_id=snapshot.cluster_id, topic_id=snapshot.topic_id, leader_epochs={})
-    )
+    replica.begin_session(TopicFacts(cluster_id=snapshot.cluster_id, topic_id=snapshot.topic_id, leader_epochs={}))
     for number in replica.unbounded():
         replica.partitions[number].learn_bounds(0, 0)
     load_s = time.perf_counter() - began_s

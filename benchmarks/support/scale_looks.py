@@ -1,4 +1,4 @@
-"""Rounds of looking, by the daemon's own roster in this process: a real broker's answer, a log dir, the assignment of partitions.
+"""Rounds of looking, by the daemon's own roster in this process: a real broker's answer, a log dir, and the assignment.
 
 What the daemon does with what a round has found is measured on the daemon.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ from typing import Any
 from benchmarks.support.idle_cluster import METADATA_PARTITIONS, PROPERTIES
 from benchmarks.support.measure import MIB
 from benchmarks.support.process_cpu import cpu_s
-from benchmarks.support.scale_cluster import Loaded, ScaleCluster, snapshot_of, written_and_loaded
-from benchmarks.support.scale_looks import Looks, looks_at
+from benchmarks.support.scale_cluster import ScaleCluster, snapshot_of, written_and_loaded
+from benchmarks.support.scale_looks import looks_at
 from tests.support.daemon import Daemon
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.loopback_ports import free_port
