@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 import urllib.request
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ _ROLES = "tier,read"
 _SNAPSHOT = "remote-log-metadata.read-tier.sqlite"
 _PARTS = 100
 """One of so many partitions is changed."""
-_QUIET_SHARE = 0.05
+_QUIET_SHARE, _QUIET_WINDOWS = 0.05, 4
 _COPIED = '"segment.copy.finished"'
 _MOST_READY_S, _MOST_COPYING_S = 300.0, 120.0
 _BROKER = PROPERTIES | {"log.retention.check.interval.ms": "300000"}
@@ -105,13 +106,13 @@ def _of_changes(daemon: Daemon, cluster: ScaleCluster) -> dict[str, float]:
 
     looks = asyncio.run(looks_at(cluster, change))
     end_s = time.perf_counter() + _MOST_COPYING_S
-    while (copied := _copied(daemon) - before) < len(changed):
-        if time.perf_counter() > end_s:
-            raise RuntimeError(f"{copied} of {len(changed)} were copied; the log ends:\n{daemon.log_tail()}")
+    while _copied(daemon) - before < len(changed) and time.perf_counter() < end_s:
         time.sleep(0.05)
     began_s, began_cpu_s = begun
+    is_done = _copied(daemon) - before >= len(changed)
     return {
-        "sealed_to_remote_s": time.perf_counter() - began_s,
+        # What is not done in time is a goal missed, and no reason to lose what was measured before.
+        "sealed_to_remote_s": time.perf_counter() - began_s if is_done else math.inf,
         "sealed_to_remote_cpu_s": cpu_s(daemon.pid) - began_cpu_s,
         "look_cpu_s": looks.nothing_changed,
         "look_changed_cpu_s": looks.some_changed,
@@ -142,10 +143,11 @@ def _settings(scratch: Path, cluster: ScaleCluster) -> dict[str, Any]:
 
 
 def _settle(daemon: Daemon, most_s: float) -> None:
-    """Until three seconds have taken little, or it has been waited for long enough: then what follows shows it."""
+    """Until some windows of three seconds each have taken little, or it has been waited for long enough: then what follows shows it."""
     end_s = time.monotonic() + most_s
-    while time.monotonic() < end_s and _share_of_a_core(daemon, min(3.0, most_s)) > _QUIET_SHARE:
-        pass
+    quiet = 0
+    while quiet < _QUIET_WINDOWS and time.monotonic() < end_s:
+        quiet = quiet + 1 if _share_of_a_core(daemon, min(3.0, most_s)) <= _QUIET_SHARE else 0
 
 
 def _share_of_a_core(daemon: Daemon, seconds: float) -> float:
