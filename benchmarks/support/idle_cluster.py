@@ -55,26 +55,28 @@ class IdleCluster:
     log_dir: Path
     store: Path
     partitions: int
+    segments: int = SEGMENTS
+    partitions_of_a_topic: int = PARTITIONS_OF_A_TOPIC
     now_ms: int = field(default_factory=lambda: int(time.time() * 1000))
     owners: list[TopicIdPartition] = field(default_factory=list)
 
     @property
     def topics(self) -> list[str]:
-        return [f"idle-{number}" for number in range(max(self.partitions // PARTITIONS_OF_A_TOPIC, 1))]
+        return [f"idle-{number}" for number in range(max(self.partitions // self.partitions_of_a_topic, 1))]
 
     async def fill(self) -> None:
         """Make topics, records, files and events."""
         for topic in self.topics:
             self.kafka.create_topic(
                 topic,
-                partitions=PARTITIONS_OF_A_TOPIC,
+                partitions=self.partitions_of_a_topic,
                 configs={"retention.ms": "-1", "retention.bytes": "-1"},
                 nodes=[1],
             )
-            topic_id = Uuid(_topic_id(self.kafka, topic).bytes)
+            topic_id = topic_id_of(self.kafka, topic)
             self.owners += [
                 TopicIdPartition(topic_id=topic_id, topic=topic, partition=number)
-                for number in range(PARTITIONS_OF_A_TOPIC)
+                for number in range(self.partitions_of_a_topic)
             ]
         self.kafka.create_topic(
             METADATA_TOPIC,
@@ -89,20 +91,31 @@ class IdleCluster:
     def roll(self, owner: TopicIdPartition) -> None:
         """The broker seals the active segment of a partition: a new one appears behind it."""
         directory = self.log_dir / str(owner)
-        (directory / f"{SEGMENTS:020d}.snapshot").write_bytes(write_producer_snapshot())
-        (directory / f"{SEGMENTS:020d}.log").touch()
+        (directory / f"{self.segments:020d}.snapshot").write_bytes(write_producer_snapshot())
+        (directory / f"{self.segments:020d}.log").touch()
+
+    def _local_segments(self) -> dict[int, bytes]:
+        """Return the bytes of each by its base offset; the last one is active."""
+        return {offset: self._log(offset) for offset in range(self.segments)}
+
+    def _segment_uuid(self, owner: TopicIdPartition, offset: int) -> Uuid:
+        return Uuid(uuid.uuid4().bytes)
+
+    def _first_event(self) -> int:
+        """Return the number of the first segment of each partition that the topic has events of."""
+        return 0
 
     def _write_files(self) -> None:
         self.log_dir.mkdir(parents=True)
         shutil.copy(self.kafka[1].log_dirs[0] / "meta.properties", self.log_dir)
         snapshot = write_producer_snapshot()
-        logs = [self._log(offset) for offset in range(SEGMENTS)]
+        logs = self._local_segments()
         for owner in self.owners:
             directory = self.log_dir / str(owner)
             directory.mkdir()
             (directory / "partition.metadata").write_text(f"version: 0\ntopic_id: {format_uuid(owner.topic_id)}")
-            (directory / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
-            for offset, data in enumerate(logs):
+            (directory / "leader-epoch-checkpoint").write_text(f"0\n1\n0 {min(logs)}\n")
+            for offset, data in logs.items():
                 name = directory / f"{offset:020d}"
                 name.with_suffix(".log").write_bytes(data)
                 name.with_suffix(".index").touch()
@@ -120,7 +133,7 @@ class IdleCluster:
         try:
             for owner in self.owners:
                 batch = producer.create_batch()
-                for _ in range(SEGMENTS):
+                for _ in range(self.segments):
                     batch.append(key=None, value=b"idle", timestamp=self.now_ms)
                 batch.close()
                 await producer.send_batch(batch, owner.topic, partition=owner.partition)
@@ -129,6 +142,9 @@ class IdleCluster:
             await producer.flush()
         finally:
             await producer.stop()
+
+    def _state(self) -> PartitionState:
+        return PartitionState().with_start(Offset(0), LeaderEpoch(0))
 
     async def _say_states(self) -> None:
         """As each partition's first copy does: a topic with remote segments and no state has lost what users deleted."""
@@ -146,7 +162,7 @@ class IdleCluster:
             )
             while state.readiness_reason is not None:  # noqa: ASYNC110 - as an operator sees it
                 await asyncio.sleep(0.05)
-            said = PartitionState().with_start(Offset(0), LeaderEpoch(0))
+            said = self._state()
             for begin in range(0, len(self.owners), 100):
                 some = self.owners[begin : begin + 100]
                 await asyncio.gather(*(state.publish_partition_state(owner, said) for owner in some))
@@ -154,8 +170,8 @@ class IdleCluster:
     def _events(self) -> Iterator[tuple[int, bytes]]:
         for owner in self.owners:
             place = metadata_partition(owner, METADATA_PARTITIONS)
-            for offset in range(SEGMENTS - 1):
-                segment_id = RemoteLogSegmentId(topic_id_partition=owner, uuid=Uuid(uuid.uuid4().bytes))
+            for offset in range(self._first_event(), self.segments - 1):
+                segment_id = RemoteLogSegmentId(topic_id_partition=owner, uuid=self._segment_uuid(owner, offset))
                 started = RemoteLogSegmentMetadata(
                     remote_log_segment_id=segment_id,
                     start_offset=Offset(offset),
@@ -173,7 +189,7 @@ class IdleCluster:
                     event_timestamp_ms=self.now_ms,
                     state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
                 )
-                if offset == SEGMENTS - 2:
+                if offset == self.segments - 2:
                     self._write_objects(started)
                 yield place, write_event(started, knows_txn_index_empty=True)
                 yield place, write_event(finished, knows_txn_index_empty=True)
@@ -197,7 +213,7 @@ class IdleCluster:
             path.write_bytes(body)
 
 
-def _topic_id(kafka: KafkaCluster, topic: str) -> uuid.UUID:
+def topic_id_of(kafka: KafkaCluster, topic: str) -> uuid.UUID:
     topic_id = kafka.admin.describe_topic(topic).topic_id
     assert topic_id is not None, "a broker of this age gives every topic an id"
-    return topic_id
+    return Uuid(topic_id.bytes)

@@ -23,8 +23,8 @@ from tiersidecar.reading.lineage import pictured_segments
 from tiersidecar.tasks.edges import Edges, Sources
 from tiersidecar.tasks.ownership import InFlight
 
-_REMEMBERED_SEGMENTS = 256
-"""Partitions with more of them decide each round anew, in a thread."""
+_DECIDED_AT_ONCE = 256
+"""Of partitions with more of them the segments are made in a thread, and other lanes run meanwhile."""
 _SEGMENTS_ON_THE_LOOP = 1000
 """About 10 ms."""
 
@@ -72,22 +72,36 @@ class ExpiryLook:
         nothing to do, and nothing has changed that could change that."""
         topic_id_partition = partition.view.topic_id_partition
         bare, picture = self._bare_view(partition, lineage)
-        if len(picture) > _REMEMBERED_SEGMENTS:
-            view = await self.view(partition, lineage)
-            self.stored_bytes[topic_id_partition] = await self._sum_stored(view)
-            return view, await self.decide(view)
         mark, known = picture.mark, self.quiet.get(topic_id_partition)
         if known is not None and known.holds_for(bare, mark):
             return bare, known.plan
+        if len(picture) > _DECIDED_AT_ONCE:
+            return await self._large(topic_id_partition, bare, picture)
         view = replace(bare, remote_segments=picture.segments())
         self.stored_bytes[topic_id_partition] = await self._sum_stored(view)
         plan = decide_expiry(view)
-        quiet = quiet_round(view, mark, plan)
+        self._remember(topic_id_partition, quiet_round(view, mark, plan))
+        return view, plan
+
+    async def _large(
+        self, topic_id_partition: TopicIdPartition, bare: ExpiryView, picture: SegmentPicture
+    ) -> tuple[ExpiryView, ExpiryPlan]:
+        """Decide on the picture in a thread, and remember it for the next round.
+
+        The plan returned is not the one remembered: what it was decided by may be another by now, so that no round may rest on
+        it (``RestingRounds.note``) before one has found all of it unchanged.
+        """
+        view = replace(bare, remote_segments=await pictured_segments(picture, self._blocking))
+        self.stored_bytes[topic_id_partition] = await self._sum_stored(view)
+        plan = await self.decide(view)
+        self._remember(topic_id_partition, await self._blocking.run(quiet_round, view, picture.mark, replace(plan)))
+        return view, plan
+
+    def _remember(self, topic_id_partition: TopicIdPartition, quiet: QuietRound | None) -> None:
         if quiet is None:
             self.quiet.pop(topic_id_partition, None)
         else:
             self.quiet[topic_id_partition] = quiet
-        return view, plan
 
     async def view(
         self,

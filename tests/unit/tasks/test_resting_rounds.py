@@ -15,6 +15,8 @@ from tests.support.recopy_requests import request_for
 from tests.support.segments import TOPIC_ID_PARTITION, local_segments
 from tests.unit.decide.test_trash import entry
 from tests.unit.tasks.test_expire import FOREVER, sidecar, world_of
+from tiersidecar.decide.expire import ExpiryPlan, decide_expiry
+from tiersidecar.decide.expiry_view import ExpiryView
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Lineage, Offset
@@ -22,6 +24,7 @@ from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.seen_time import SeenTime
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.state_log import PartitionState
+from tiersidecar.tasks import expiry_look
 from tiersidecar.tasks.partition_table import PartitionRecord
 from tiersidecar.tasks.trash_clock import TrashClock
 
@@ -53,6 +56,33 @@ def test_the_round_after_one_that_did_something_is_not_left_out() -> None:
     assert "state.sent" in run(one.round())
     one.clock.true_ms += INTERVAL_MS
     assert one.expire.may_have_work(one.partition)
+
+
+def test_rounds_of_a_partition_with_many_segments_are_left_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its segments are made in a thread: no round rests on a decision during which something may have changed, so that it
+    takes one round more."""
+    decided: list[int] = []
+
+    def counted(view: ExpiryView) -> ExpiryPlan:
+        decided.append(len(view.remote_segments))
+        return decide_expiry(view)
+
+    monkeypatch.setattr(expiry_look, "decide_expiry", counted)
+    local = tuple(replace(one, modified_ms=NOW_MS, max_timestamp_ms=NOW_MS) for one in local_segments(30_000))
+    one = sidecar(world_of(*segments(300)), FOREVER, clock=StoppedClock(), local=local)
+    rounds = list[bool]()
+    for _ in range(5):
+        rounds.append(one.expire.may_have_work(one.partition))
+        if rounds[-1]:
+            run(one.round())
+        one.clock.true_ms += INTERVAL_MS
+    assert rounds == [True, True, True, False, False]
+    assert decided[-1:] == [300]
+    before = len(decided)
+    one.world.add(segment(30_000, 30_099))
+    assert one.expire.may_have_work(one.partition)
+    run(one.round())
+    assert decided[before:] == [301]
 
 
 def _local(one: Sidecar, **changed: Any) -> None:
