@@ -365,6 +365,22 @@ class BatchCutter:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class CutStep:
+    """Result of one step of reading, and the state of the cutter after it."""
+
+    slices: list[BatchSlice]
+    is_done: bool
+    is_full: bool
+    position: int
+    next_offset: int
+
+
+def step_of(cutter: BatchCutter, slices: list[BatchSlice]) -> CutStep:
+    """Return ``slices`` with the present state of the cutter."""
+    return CutStep(slices, cutter.is_done, cutter.is_full, cutter.position, cutter.next_offset)
+
+
 def _without_last(batches: BatchSlice, taken: _LastTaken) -> tuple[list[BatchSlice], BatchSlice]:
     """Return what comes before the last batch, if anything does, and that batch alone, in memory of its own."""
     at = len(batches) - taken.size_bytes

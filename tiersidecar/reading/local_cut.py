@@ -11,11 +11,10 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.offsets import ByteRange
-from tiersidecar.reading.batch_cutter import BatchCutter, BatchSlice
+from tiersidecar.reading.batch_cutter import BatchCutter, BatchSlice, CutStep, step_of
 from tiersidecar.reading.chunk_manager import ChunkManager
 from tiersidecar.reading.read_ahead import ReadAhead
 from tiersidecar.reading.remote_objects import RemoteSegment
@@ -38,22 +37,6 @@ _TURNS_A_STEP = 2
 written.  A task begins in the next turn, and its request, which has a task of its own, in the one after that."""
 _FURTHER_BYTES = 128 * 1024
 """The first step past the wanted part: to the end of a batch, or to the batch asked for where the index is sparse."""
-
-
-@dataclass(frozen=True, slots=True)
-class CutStep:
-    """Result of one step of reading, and the state of the cutter after it."""
-
-    slices: list[BatchSlice]
-    is_done: bool
-    is_full: bool
-    position: int
-    next_offset: int
-
-
-def step_of(cutter: BatchCutter, slices: list[BatchSlice]) -> CutStep:
-    """Return ``slices`` with the present state of the cutter."""
-    return CutStep(slices, cutter.is_done, cutter.is_full, cutter.position, cutter.next_offset)
 
 
 class LocalCut:

@@ -20,10 +20,10 @@ from tiersidecar.domain.ids import RemoteLogSegmentId
 from tiersidecar.domain.offsets import ByteRange, Lineage
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.ports.clock import Blocking
-from tiersidecar.reading.batch_cutter import BatchCutter, BatchSlice, CutPlan
+from tiersidecar.reading.batch_cutter import BatchCutter, BatchSlice, CutPlan, CutStep, step_of
 from tiersidecar.reading.chunk_manager import ChunkManager
 from tiersidecar.reading.index_blobs import RemoteIndexCache, RemoteIndexes
-from tiersidecar.reading.local_cut import CutStep, LocalCut, step_of
+from tiersidecar.reading.local_cut import LocalCut
 from tiersidecar.reading.read_ahead import ReadAhead, ReadAheadBudget
 from tiersidecar.reading.remote_objects import ManifestCache, RemoteSegment
 from tiersidecar.reading.segment_lookup import Located
