@@ -80,9 +80,7 @@ QUICK = Scale(partitions=10, topics=1, watching=Watching(settling_s=10.0, watche
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--quick", action="store_true", help="160 partitions at 16x: about 45 seconds on a quiet machine"
-    )
+    parser.add_argument("--quick", action="store_true", help="160 partitions at 16x: under a minute")
     parser.add_argument("--partitions", type=int, help="at 1x, in place of 1,250 (with --quick 10)")
     asked = parser.parse_args()
     scale = QUICK if asked.quick else FULL
