@@ -143,11 +143,11 @@ def _settings(scratch: Path, cluster: ScaleCluster) -> dict[str, Any]:
 
 
 def _settle(daemon: Daemon, most_s: float) -> None:
-    """Until some windows of three seconds each have taken little, or it has been waited for long enough: then what follows shows it."""
+    """Until some windows have taken little, or it has been waited for long enough: then what follows shows it."""
     end_s = time.monotonic() + most_s
     quiet = 0
     while quiet < _QUIET_WINDOWS and time.monotonic() < end_s:
-        quiet = quiet + 1 if _share_of_a_core(daemon, min(3.0, most_s)) <= _QUIET_SHARE else 0
+        quiet = quiet + 1 if _share_of_a_core(daemon, min(3.0, most_s / 20)) <= _QUIET_SHARE else 0
 
 
 def _share_of_a_core(daemon: Daemon, seconds: float) -> float:
