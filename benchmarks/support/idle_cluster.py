@@ -213,7 +213,7 @@ class IdleCluster:
             path.write_bytes(body)
 
 
-def topic_id_of(kafka: KafkaCluster, topic: str) -> uuid.UUID:
+def topic_id_of(kafka: KafkaCluster, topic: str) -> Uuid:
     topic_id = kafka.admin.describe_topic(topic).topic_id
     assert topic_id is not None, "a broker of this age gives every topic an id"
     return Uuid(topic_id.bytes)
