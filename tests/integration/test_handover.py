@@ -126,7 +126,7 @@ CAN_BE_PREPARED = {
     sentence: row
     for sentence, row in SITUATIONS.items()
     # With a retention of 0 it also deletes what it copies itself meanwhile.
-    if row.log.only_local_bytes == 0 and row.retention.retention_ms != 0
+    if row.log.only_local_bytes == 0 and 0 not in (row.retention.retention_ms, row.retention.retention_bytes)
 }
 
 
