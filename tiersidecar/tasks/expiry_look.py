@@ -76,7 +76,7 @@ class ExpiryLook:
         if known is not None and known.holds_for(bare, mark):
             return bare, known.plan
         if len(picture) > _DECIDED_AT_ONCE:
-            return await self._large(topic_id_partition, bare, picture)
+            return await self._large(topic_id_partition, bare, picture, mark)
         view = replace(bare, remote_segments=picture.segments())
         self.stored_bytes[topic_id_partition] = await self._sum_stored(view)
         plan = decide_expiry(view)
@@ -84,7 +84,7 @@ class ExpiryLook:
         return view, plan
 
     async def _large(
-        self, topic_id_partition: TopicIdPartition, bare: ExpiryView, picture: SegmentPicture
+        self, topic_id_partition: TopicIdPartition, bare: ExpiryView, picture: SegmentPicture, mark: int
     ) -> tuple[ExpiryView, ExpiryPlan]:
         """Decide on the picture in a thread, and remember it for the next round.
 
@@ -94,7 +94,7 @@ class ExpiryLook:
         view = replace(bare, remote_segments=await pictured_segments(picture, self._blocking))
         self.stored_bytes[topic_id_partition] = await self._sum_stored(view)
         plan = await self.decide(view)
-        self._remember(topic_id_partition, await self._blocking.run(quiet_round, view, picture.mark, replace(plan)))
+        self._remember(topic_id_partition, await self._blocking.run(quiet_round, view, mark, replace(plan)))
         return view, plan
 
     def _remember(self, topic_id_partition: TopicIdPartition, quiet: QuietRound | None) -> None:
