@@ -14,6 +14,7 @@ from benchmarks.support.latency_windows import LatencyPair, LatencyPairs
 from benchmarks.support.measure import MIB
 from benchmarks.support.steady_load import SteadyLoad
 from tests.support.kafka_cluster import KafkaCluster
+from tests.support.local_tiered_storage import local_tiered_storage
 
 QUOTA = "remote.log.manager.copy.max.bytes.per.second"
 _QUOTA_WINDOWS = "remote.log.manager.copy.quota.window.num"
@@ -51,19 +52,8 @@ class NativeFigures:
 
 def native_properties(storage: Path) -> Mapping[str, str]:
     """Return the properties of a broker that tiers into ``storage``; nothing is copied before the first turn."""
-    return {
-        "remote.log.storage.system.enable": "true",
-        "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
-        "remote.log.storage.manager.impl.prefix": "rsm.config.",
-        "rsm.config.dir": str(storage),
-        "remote.log.metadata.manager.listener.name": "INTERNAL",
-        "remote.log.metadata.manager.impl.prefix": "rlmm.config.",
-        "rlmm.config.remote.log.metadata.topic.num.partitions": "5",
-        "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
-        "remote.log.manager.task.interval.ms": "500",
-        QUOTA: "1",
-        _QUOTA_WINDOWS: "2",
-    }
+    quota = {QUOTA: "1", _QUOTA_WINDOWS: "2"}
+    return local_tiered_storage(storage, interval_ms=500) | quota
 
 
 def measure_native(

@@ -19,13 +19,14 @@ from aiokafka import AIOKafkaProducer
 from typer.testing import CliRunner, Result
 
 from tests.integration.test_daemon import STRICT, active_base, finished, produce, started, wait_until_trimmed
-from tests.integration.test_native_beside import METADATA_PARTITIONS, native_segments, natively_tiering
+from tests.integration.test_native_beside import native_segments
 from tests.integration.test_native_reads import TOPIC, consumed, lay_out, shapes
 from tests.support.daemon import Daemon
 from tests.support.gateway import GatewayDaemon
 from tests.support.handover_properties import write_handover_properties
 from tests.support.kafka_admin import wait_until
 from tests.support.kafka_cluster import KafkaCluster
+from tests.support.local_tiered_storage import METADATA_PARTITIONS, local_tiered_storage
 from tests.support.produce import ProducedRecord
 from tests.support.read_service import fetch_records, shape_of
 from tests.support.remote_events import fold, object_keys_in, read_events
@@ -167,7 +168,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     directory = tmp_path_factory.mktemp("handover")
     storage = directory / "native"
     properties = {
-        **natively_tiering(storage),
+        **local_tiered_storage(storage),
         **BLIND,
         # One thread: a round of one topic comes between two rounds of another.
         "remote.log.manager.expiration.thread.pool.size": "1",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_native_beside import native_segments, natively_tiering
+from tests.integration.test_native_beside import native_segments
 from tests.integration.test_native_reads import lay_out
 from tests.support.command_line import answer_of, run_command
 from tests.support.handover_properties import write_handover_properties
@@ -18,6 +18,7 @@ from tests.support.kafka_admin import wait_until
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_placement import place
+from tests.support.local_tiered_storage import local_tiered_storage
 from tests.support.patience import patient_s
 from tests.support.produce import IDEMPOTENT_STYLES, ProducedRecord, produce_mix
 from tests.support.remote_events import fold, in_state, object_keys_in, read_events
@@ -53,7 +54,7 @@ def fill(cluster: KafkaCluster, seed: int) -> list[ProducedRecord]:
 
 def test_every_replica_is_handed_over(kafka_cluster: Callable[..., KafkaCluster], tmp_path: Path) -> None:
     storage = tmp_path / "native"
-    native = natively_tiering(storage) | {
+    native = local_tiered_storage(storage) | {
         "rlmm.config.remote.log.metadata.topic.replication.factor": "3",
         # The last node to stop finds no quorum, and would wait for one before it closes its logs.
         "controlled.shutdown.enable": "false",

@@ -13,29 +13,13 @@ import pytest
 from tests.integration.test_daemon import SEGMENT_BYTES, STRICT, finished, produce, started
 from tests.support.daemon import wait_for
 from tests.support.kafka_cluster import KafkaCluster
+from tests.support.local_tiered_storage import METADATA_PARTITIONS, local_tiered_storage
 from tests.support.remote_events import fold, read_events
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 
 pytestmark = pytest.mark.broker
-
-METADATA_PARTITIONS = 5
-
-
-def natively_tiering(storage: Path) -> dict[str, str]:
-    """Properties of a broker with remote storage: Kafka's own on a directory, and the topic's metadata where ours are."""
-    return {
-        "remote.log.storage.system.enable": "true",
-        "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
-        "remote.log.storage.manager.impl.prefix": "rsm.config.",
-        "rsm.config.dir": str(storage),
-        "remote.log.metadata.manager.listener.name": "INTERNAL",
-        "remote.log.metadata.manager.impl.prefix": "rlmm.config.",
-        "rlmm.config.remote.log.metadata.topic.num.partitions": str(METADATA_PARTITIONS),
-        "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
-        "remote.log.manager.task.interval.ms": "200",
-    }
 
 
 def native_segments(storage: Path) -> set[str]:
@@ -48,7 +32,7 @@ def test_copies_of_the_broker_in_flight_are_not_deleted(
 ) -> None:
     """``remote.storage.enable=true`` on an untrimmed topic: until the sidecar has noticed, and after it."""
     storage = tmp_path / "native"
-    cluster = kafka_cluster(properties=natively_tiering(storage))
+    cluster = kafka_cluster(properties=local_tiered_storage(storage))
     topic = cluster.create_topic("native-beside", segment_bytes=SEGMENT_BYTES, configs=STRICT)
     produce(cluster, topic, total_bytes=400_000)
     settings = {

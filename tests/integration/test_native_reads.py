@@ -16,10 +16,11 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tests.integration.test_daemon import STRICT, active_base, finished, produce, started
-from tests.integration.test_native_beside import METADATA_PARTITIONS, native_segments, natively_tiering
+from tests.integration.test_native_beside import native_segments
 from tests.support.daemon import Daemon, wait_for
 from tests.support.kafka_admin import wait_until
 from tests.support.kafka_cluster import KafkaCluster
+from tests.support.local_tiered_storage import METADATA_PARTITIONS, local_tiered_storage
 from tests.support.patience import patient_s
 from tests.support.produce import ProducedRecord
 from tiersidecar.domain.ids import format_uuid
@@ -79,7 +80,7 @@ def test_a_native_broker_gives_record_for_record_what_the_sidecar_copied(
 ) -> None:
     """All of it is still local when tiering changes hands, as FORMATS has it; then the broker gives its own copy up."""
     storage = tmp_path / "native"
-    cluster = kafka_cluster(properties={**natively_tiering(storage), "log.retention.check.interval.ms": "500"})
+    cluster = kafka_cluster(properties={**local_tiered_storage(storage), "log.retention.check.interval.ms": "500"})
     cluster.create_topic(TOPIC, segment_bytes=32 * 1024, configs=STRICT)
     produced = produce(cluster, TOPIC, total_bytes=400_000)
     settings = {
