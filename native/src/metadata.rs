@@ -4,10 +4,15 @@
 //! as `serde.py` does.  Everything else is left to Python, which alone says what is wrong with a record.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
 
 pub const KEY_SIZE: usize = 20;
 pub const UUID_SIZE: usize = 16;
+
+/// Topic id and partition, as the records have them.
+pub type Key = [u8; KEY_SIZE];
+pub type Uuid = [u8; UUID_SIZE];
 
 pub const STARTED: u8 = 0;
 pub const FINISHED: u8 = 1;
@@ -62,9 +67,8 @@ pub enum Event {
 #[derive(Default)]
 pub struct Batch {
     pub events: Vec<Event>,
-    /// Topic id and partition of each user partition.
-    pub keys: Vec<[u8; KEY_SIZE]>,
-    pub uuids: Vec<[u8; UUID_SIZE]>,
+    pub keys: Vec<Key>,
+    pub uuids: Vec<Uuid>,
     /// Leader epochs with their starts relative to the segment's.
     pub epochs: Vec<(i32, i64)>,
 }
@@ -73,7 +77,7 @@ impl Batch {
     pub fn read<'a>(values: impl ExactSizeIterator<Item = &'a [u8]>) -> Self {
         let mut batch = Self::default();
         batch.events.reserve_exact(values.len());
-        let (mut partitions, mut segments) = (HashMap::new(), HashMap::new());
+        let (mut partitions, mut segments) = (Numbers::default(), Numbers::default());
         for value in values {
             let event = batch.read_one(value, &mut partitions, &mut segments);
             batch.events.push(event);
@@ -84,8 +88,8 @@ impl Batch {
     fn read_one(
         &mut self,
         value: &[u8],
-        partitions: &mut HashMap<[u8; KEY_SIZE], usize>,
-        segments: &mut HashMap<(usize, [u8; UUID_SIZE]), usize>,
+        partitions: &mut Numbers<Key>,
+        segments: &mut Numbers<(usize, Uuid)>,
     ) -> Event {
         let Some((kind, position)) = peek(value) else {
             return Event::Unreadable;
@@ -134,6 +138,36 @@ impl Batch {
     }
 }
 
+/// Numbers in the order of their keys' first occurrence.
+type Numbers<K> = HashMap<K, usize, BuildHasherDefault<Mixer>>;
+
+/// A quick hash: the keys are random ids but for a few bytes, and only brokers write them.
+#[derive(Default)]
+struct Mixer(u64);
+
+impl Hasher for Mixer {
+    fn write(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        let product = u128::from(self.0 ^ word ^ 0x9E37_79B9_7F4A_7C15) * 0xD6E8_FEB8_6659_FD93;
+        self.0 = (product >> 64) as u64 ^ product as u64;
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// The kind of a record, and where its topic id begins, as `hot.peek` finds it, whatever the name before it is.
 fn peek(value: &[u8]) -> Option<(u8, usize)> {
     let &[1, kind @ 0..=LAST_KIND, 0, length, ..] = value else {
@@ -151,7 +185,7 @@ fn read_added(
     value: &[u8],
     position: usize,
     epochs: &mut Vec<(i32, i64)>,
-) -> Option<([u8; UUID_SIZE], Added)> {
+) -> Option<(Uuid, Added)> {
     let mut cursor = Cursor {
         value,
         at: position + KEY_SIZE,
@@ -194,7 +228,7 @@ fn read_added(
     ))
 }
 
-fn read_updated(value: &[u8], position: usize) -> Option<([u8; UUID_SIZE], Updated)> {
+fn read_updated(value: &[u8], position: usize) -> Option<(Uuid, Updated)> {
     let mut cursor = Cursor {
         value,
         at: position + KEY_SIZE,

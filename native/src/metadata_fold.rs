@@ -14,9 +14,9 @@ use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PySet};
 use crate::LEAST_WITHOUT_LOCK;
 use crate::borrowed::mut_slice_of;
 use crate::metadata::{
-    Added, Batch, DELETED, DELETING, Event, FINISHED, STARTED, UUID_SIZE, Updated,
+    Added, Batch, DELETED, DELETING, Event, FINISHED, STARTED, UUID_SIZE, Updated, Uuid,
 };
-use crate::metadata_epochs::{Epochs, Maps};
+use crate::metadata_epochs::Maps;
 
 /// Of a row as `metadata_cache_rows.ROW` packs it.
 const ROW_SIZE: usize = 62;
@@ -26,6 +26,9 @@ const SIZE_AT: usize = END_AT + 16;
 const MAP_AT: usize = SIZE_AT + 4;
 const MUTABLE_AT: usize = MAP_AT + 5;
 const STATE_AT: usize = ROW_SIZE - 1;
+
+/// Of one partition in a batch, in a replay of some thousand partitions.
+pub const USUAL_SEGMENTS: usize = 4;
 
 /// A segment while a fold goes on; it counts if it is of the present `turn`.
 #[derive(Clone, Copy, Default)]
@@ -107,7 +110,7 @@ impl MetadataBatch {
         let outcome = self.fold_into(py, &mut held, holders, start);
         for holder in &mut held {
             if let Holder::Some(fold) = holder {
-                fold.end(py, &self.places)?;
+                fold.end(&self.places)?;
             }
         }
         outcome
@@ -156,19 +159,15 @@ impl MetadataBatch {
                 Event::Added {
                     segment, fields, ..
                 } => {
-                    let uuid = PyBytes::new(py, &self.read.uuids[*segment]);
-                    let place = &mut self.places[*segment];
-                    fold.find(place, *segment, &uuid)?;
+                    let place = fold.find(&mut self.places, *segment, &self.read.uuids)?;
                     let epochs = &self.read.epochs[fields.epochs.clone()];
-                    fold.add(place, &uuid, fields, epochs, value)?
+                    fold.add(place, &self.read.uuids[*segment], fields, epochs, value)?
                 }
                 Event::Updated {
                     segment, fields, ..
                 } => {
-                    let uuid = PyBytes::new(py, &self.read.uuids[*segment]);
-                    let place = &mut self.places[*segment];
-                    fold.find(place, *segment, &uuid)?;
-                    fold.update(place, &uuid, fields, value)?
+                    let place = fold.find(&mut self.places, *segment, &self.read.uuids)?;
+                    fold.update(place, &self.read.uuids[*segment], fields, value)?
                 }
                 _ => false,
             };
@@ -188,10 +187,8 @@ struct Fold<'py> {
     held: Bound<'py, PyAny>,
     cache: Bound<'py, PyAny>,
     rows: Bound<'py, PyAny>,
-    deleted: Option<Bound<'py, PySet>>,
     number_of: Bound<'py, PyDict>,
     custom: Bound<'py, PyList>,
-    free: Bound<'py, PyList>,
     data: Bound<'py, PyByteArray>,
     /// Of `data`, while no row is appended.
     buffer: Option<PyBuffer<u8>>,
@@ -200,9 +197,10 @@ struct Fold<'py> {
     appended: Vec<u8>,
     maps: Maps<'py>,
     touched: Vec<usize>,
+    /// The uuid of the last call of `find`, if that looked it up: its hash is made.
+    looked_up: Option<Bound<'py, PyBytes>>,
     turn: u32,
     applied_to: i64,
-    is_loaded: bool,
     has_applied: bool,
     has_changed: bool,
     grown_by: i64,
@@ -212,24 +210,19 @@ impl<'py> Fold<'py> {
     fn begin(py: Python<'py>, held: Bound<'py, PyAny>, turn: u32) -> PyResult<Self> {
         let cache = held.getattr(intern!(py, "cache"))?;
         let rows = cache.getattr(intern!(py, "_rows"))?;
-        let deleted = held.getattr(intern!(py, "_deleted"))?;
         let data = rows.getattr(intern!(py, "_data"))?.cast_into()?;
         Ok(Self {
             applied_to: held.getattr(intern!(py, "applied_to"))?.extract()?,
-            deleted: (!deleted.is_none())
-                .then(|| deleted.cast_into())
-                .transpose()?,
             number_of: rows.getattr(intern!(py, "_number_of"))?.cast_into()?,
             custom: rows.getattr(intern!(py, "_custom"))?.cast_into()?,
-            free: rows.getattr(intern!(py, "_free"))?.cast_into()?,
             buffer: None,
             stored: PyByteArrayMethods::len(&data),
             data,
-            appended: Vec::new(),
-            maps: Maps::of(&cache),
-            touched: Vec::new(),
+            appended: Vec::with_capacity(USUAL_SEGMENTS * ROW_SIZE),
+            maps: Maps::of(&cache)?,
+            touched: Vec::with_capacity(USUAL_SEGMENTS),
+            looked_up: None,
             turn,
-            is_loaded: cache.getattr(intern!(py, "_is_loaded"))?.extract()?,
             has_applied: false,
             has_changed: false,
             grown_by: 0,
@@ -239,17 +232,21 @@ impl<'py> Fold<'py> {
         })
     }
 
-    /// Bring `place` to the present: what an event before left there, or what the cache has.
-    fn find(
+    /// Give the segment's place as it is at present: as an event before left it, or as the cache has it.
+    fn find<'a>(
         &mut self,
-        place: &mut Place,
+        places: &'a mut [Place],
         segment: usize,
-        uuid: &Bound<'py, PyBytes>,
-    ) -> PyResult<()> {
+        uuids: &[Uuid],
+    ) -> PyResult<&'a mut Place> {
+        let place = &mut places[segment];
         if place.turn == self.turn {
-            return Ok(());
+            self.looked_up = None;
+            return Ok(place);
         }
-        let number = self.number_of.get_item(uuid)?;
+        let uuid = PyBytes::new(self.held.py(), &uuids[segment]);
+        let number = self.number_of.get_item(&uuid)?;
+        self.looked_up = Some(uuid);
         *place = Place {
             turn: self.turn,
             number: number.map(|number| number.extract()).transpose()?,
@@ -260,14 +257,14 @@ impl<'py> Fold<'py> {
             place.was_pending = place.is_pending();
         }
         self.touched.push(segment);
-        Ok(())
+        Ok(place)
     }
 
     /// Take the first event of a segment.
     fn add(
         &mut self,
         place: &mut Place,
-        uuid: &Bound<'py, PyBytes>,
+        uuid: &Uuid,
         added: &Added,
         epochs: &[(i32, i64)],
         value: &[u8],
@@ -275,31 +272,18 @@ impl<'py> Fold<'py> {
         if added.update.state != STARTED || place.number.is_some() {
             return Ok(false);
         }
-        let py = uuid.py();
         let mut row = [0; ROW_SIZE];
-        row[..UUID_SIZE].copy_from_slice(uuid.as_bytes());
+        row[..UUID_SIZE].copy_from_slice(uuid);
         row[START_AT..END_AT].copy_from_slice(&added.start.to_le_bytes());
         row[END_AT..END_AT + 8].copy_from_slice(&added.end.to_le_bytes());
         row[END_AT + 8..SIZE_AT].copy_from_slice(&added.max_timestamp.to_le_bytes());
         row[SIZE_AT..MAP_AT].copy_from_slice(&added.size.to_le_bytes());
-        row[MAP_AT..MAP_AT + 4].copy_from_slice(&self.maps.number_of(py, epochs)?.to_le_bytes());
+        row[MAP_AT..MAP_AT + 4].copy_from_slice(&self.maps.number_of(epochs)?.to_le_bytes());
         row[MAP_AT + 4] = u8::from(added.is_txn_index_empty);
         write_update(&mut row, &added.update);
-        let custom = custom_of(py, &added.update, value);
-        let number = match self.free.len().checked_sub(1) {
-            Some(last) => {
-                let number: u32 = self.free.get_item(last)?.extract()?;
-                self.row(number)?.copy_from_slice(&row);
-                self.custom.set_item(number as usize, custom)?;
-                self.free.del_item(last)?;
-                number
-            }
-            None => {
-                self.appended.extend_from_slice(&row);
-                self.custom.append(custom)?;
-                to_number(self.custom.len() - 1)?
-            }
-        };
+        let number = self.insert(&row, custom_of(self.held.py(), &added.update, value))?;
+        let looked_up = self.looked_up.take();
+        let uuid = looked_up.unwrap_or_else(|| PyBytes::new(self.held.py(), uuid));
         self.number_of.set_item(uuid, number)?;
         self.grown_by += i64::from(added.size);
         self.has_changed = true;
@@ -308,23 +292,48 @@ impl<'py> Fold<'py> {
         Ok(true)
     }
 
+    /// Give the number of the new row: that of one that was removed, if there is any, as `SegmentRows.insert` does.
+    fn insert(&mut self, row: &[u8], custom: Option<Bound<'py, PyBytes>>) -> PyResult<u32> {
+        if self.custom.len() == self.number_of.len() {
+            self.appended.extend_from_slice(row);
+            self.custom.append(custom)?;
+            return Ok(u32::try_from(self.custom.len() - 1)?);
+        }
+        let free = self.rows.getattr(intern!(self.held.py(), "_free"))?;
+        let free = free.cast::<PyList>()?;
+        let number: u32 = free.get_item(free.len().saturating_sub(1))?.extract()?;
+        self.row(number)?.copy_from_slice(row);
+        self.custom.set_item(number as usize, custom)?;
+        free.del_item(free.len() - 1)?;
+        Ok(number)
+    }
+
     fn update(
         &mut self,
         place: &mut Place,
-        uuid: &Bound<'py, PyBytes>,
+        uuid: &Uuid,
         update: &Updated,
         value: &[u8],
     ) -> PyResult<bool> {
+        let py = self.held.py();
         let is_taken = match place.number {
-            None => !self.is_loaded,
-            Some(number) => {
-                is_allowed(place.state, update.state)
-                    && self.change(number, place, uuid, update, value)?
+            None => {
+                let is_loaded: bool = self.cache.getattr(intern!(py, "_is_loaded"))?.extract()?;
+                !is_loaded
             }
+            Some(_) if !is_allowed(place.state, update.state) => false,
+            Some(number) if update.state == DELETED => {
+                self.remove(number, uuid)?;
+                place.number = None;
+                true
+            }
+            Some(number) => self.change(number, place, update, value)?,
         };
-        match &self.deleted {
-            Some(deleted) if is_taken && update.state == DELETED => deleted.add(uuid)?,
-            _ => {}
+        if is_taken && update.state == DELETED {
+            let deleted = self.held.getattr(intern!(py, "_deleted"))?;
+            if !deleted.is_none() {
+                deleted.cast::<PySet>()?.add(PyBytes::new(py, uuid))?;
+            }
         }
         Ok(is_taken)
     }
@@ -333,51 +342,45 @@ impl<'py> Fold<'py> {
         &mut self,
         number: u32,
         place: &mut Place,
-        uuid: &Bound<'py, PyBytes>,
         update: &Updated,
         value: &[u8],
     ) -> PyResult<bool> {
-        let py = uuid.py();
         let row = self.row(number)?;
         let start = i64::from_le_bytes(part(row, START_AT)?);
         let end = i64::from_le_bytes(part(row, END_AT)?);
-        let size = i32::from_le_bytes(part(row, SIZE_AT)?);
         let map = u32::from_le_bytes(part(row, MAP_AT)?);
-        match update.state {
-            DELETED => {
-                self.grown_by -= i64::from(size);
-                self.number_of.del_item(uuid)?;
-                self.custom.set_item(number as usize, py.None())?;
-                self.free.append(number)?;
-                place.number = None;
-            }
-            state => {
-                let Some(spans) = self.maps.spans(py, map, start, end)? else {
-                    return Ok(false);
-                };
-                for (at, start, end) in spans {
-                    if state == FINISHED {
-                        self.maps.epochs[at].finish(py, number, start, end)?;
-                    } else if self.maps.epochs[at].withdraw(py, number, start)? {
-                        self.write_rows()?;
-                        self.restore_superseded(py, at)?;
-                    }
-                }
-                write_update(self.row(number)?, update);
-                self.custom
-                    .set_item(number as usize, custom_of(py, update, value))?;
-                place.state = state;
+        let Some(slices) = self.maps.spans(map, start)? else {
+            return Ok(false);
+        };
+        for slice in slices {
+            let (epochs, start, end) = self.maps.span(slice, start, end);
+            if update.state == FINISHED {
+                epochs.finish(number, start, end)?;
+            } else if epochs.withdraw(number, start)? {
+                let segments = epochs.for_python()?.clone();
+                self.write_rows()?;
+                let name = intern!(segments.py(), "_restore_superseded");
+                self.cache.call_method1(name, (segments,))?;
             }
         }
+        write_update(self.row(number)?, update);
+        let custom = custom_of(self.held.py(), update, value);
+        self.custom.set_item(number as usize, custom)?;
         self.has_changed = true;
+        place.state = update.state;
         Ok(true)
     }
 
-    fn restore_superseded(&mut self, py: Python<'py>, at: usize) -> PyResult<()> {
-        let epoch: &mut Epochs<'py> = &mut self.maps.epochs[at];
-        let segments = epoch.for_python(py)?;
-        self.cache
-            .call_method1(intern!(py, "_restore_superseded"), (segments,))?;
+    /// `SegmentRows.remove`.
+    fn remove(&mut self, number: u32, uuid: &Uuid) -> PyResult<()> {
+        let py = self.held.py();
+        let size = i32::from_le_bytes(part(self.row(number)?, SIZE_AT)?);
+        self.grown_by -= i64::from(size);
+        self.number_of.del_item(PyBytes::new(py, uuid))?;
+        self.custom.set_item(number as usize, py.None())?;
+        let free = self.rows.getattr(intern!(py, "_free"))?;
+        free.cast::<PyList>()?.append(number)?;
+        self.has_changed = true;
         Ok(())
     }
 
@@ -412,10 +415,11 @@ impl<'py> Fold<'py> {
     }
 
     /// Leave the cache as it is after the events that were taken.
-    fn end(&mut self, py: Python<'py>, places: &[Place]) -> PyResult<()> {
+    fn end(&mut self, places: &[Place]) -> PyResult<()> {
+        let py = self.held.py();
         self.write_rows()?;
-        self.maps.write(py)?;
-        self.list_pending(py, places)?;
+        self.maps.write()?;
+        self.list_pending(places)?;
         if self.grown_by != 0 {
             let name = intern!(py, "size_bytes");
             let size: i64 = self.rows.getattr(name)?.extract()?;
@@ -433,7 +437,7 @@ impl<'py> Fold<'py> {
     }
 
     /// A row that is not listed any more may have become another segment's, which is: so those come off first.
-    fn list_pending(&self, py: Python<'py>, places: &[Place]) -> PyResult<()> {
+    fn list_pending(&self, places: &[Place]) -> PyResult<()> {
         let changed = self
             .touched
             .iter()
@@ -443,7 +447,7 @@ impl<'py> Fold<'py> {
         if changed.clone().next().is_none() {
             return Ok(());
         }
-        let pending = self.cache.getattr(intern!(py, "_pending"))?;
+        let pending = self.cache.getattr(intern!(self.cache.py(), "_pending"))?;
         let pending = pending.cast::<PySet>()?;
         for number in changed.clone().filter_map(|(before, _)| before) {
             pending.discard(number)?;
@@ -472,10 +476,6 @@ fn write_update(row: &mut [u8], update: &Updated) {
 fn custom_of<'py>(py: Python<'py>, update: &Updated, value: &[u8]) -> Option<Bound<'py, PyBytes>> {
     let range = update.custom.clone()?;
     Some(PyBytes::new(py, &value[range]))
-}
-
-fn to_number(number: usize) -> PyResult<u32> {
-    Ok(u32::try_from(number)?)
 }
 
 fn part<const N: usize>(row: &[u8], at: usize) -> PyResult<[u8; N]> {

@@ -215,17 +215,16 @@ class RemoteLogMetadataCache:
             self._clear()
 
     def _intern(self, epochs: RelativeEpochs) -> int:
-        following = (*(first for _, first in epochs[1:]), None)
-        self._maps.append(
-            tuple(
-                _Slice(
-                    epoch, first, None if after is None else after - 1, self._epochs.setdefault(epoch, EpochSegments())
-                )
-                for (epoch, first), after in zip(epochs, following, strict=True)
-            )
-        )
-        self._maps_by_epochs[epochs] = len(self._maps) - 1
-        return len(self._maps) - 1
+        parts = []
+        for at, (epoch, first) in enumerate(epochs, start=1):
+            segments = self._epochs.get(epoch)
+            if segments is None:
+                segments = self._epochs[epoch] = EpochSegments()
+            last = epochs[at][1] - 1 if at < len(epochs) else None
+            parts.append(_Slice(epoch, first, last, segments))
+        number = self._maps_by_epochs[epochs] = len(self._maps)
+        self._maps.append(tuple(parts))
+        return number
 
     def _state(self, uuid: bytes) -> int | None:
         number = self._rows.find(uuid)
