@@ -41,6 +41,7 @@ from tiersidecar.domain.states import (
     RemotePartitionDeleteState,
 )
 
+_STARTED = int(RemoteLogSegmentState.COPY_SEGMENT_STARTED)
 _FINISHED = int(RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
 _DELETING = int(RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
 _DELETED = int(RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
@@ -123,7 +124,8 @@ class RemoteLogMetadataCache:
         already."""
         match event:
             case RemoteLogSegmentMetadata():
-                self._check_added(event.remote_log_segment_id.uuid, event.state)
+                uuid = event.remote_log_segment_id.uuid
+                self._check_added(self._rows.find(uuid), uuid, event.state)
             case RemoteLogSegmentMetadataUpdate():
                 number = self._rows.find(event.remote_log_segment_id.uuid)
                 if number is not None:
@@ -152,29 +154,34 @@ class RemoteLogMetadataCache:
     def add(self, fields: AddedFields) -> None:
         """Apply a RemoteLogSegmentMetadata like :meth:`apply`, by its fields."""
         uuid, start, end, max_timestamp_ms, size, epochs, is_empty, broker, event_timestamp_ms, custom, state = fields
-        number = self._check_added(uuid, state)
+        rows = self._rows
+        number = rows.find(uuid)
+        if number is not None or state != _STARTED:  # a new segment, mostly
+            self._check_added(number, uuid, state)
         epoch_map = self._maps_by_epochs.get(epochs)
         if epoch_map is None:
             epoch_map = self._intern(epochs)
         row = (uuid, start, end, max_timestamp_ms, size, epoch_map, is_empty, broker, event_timestamp_ms, state)
         if number is None:
-            number = self._rows.insert(row, custom)
+            number = rows.insert(row, custom)
         else:
-            self._rows.replace(number, row, custom)
+            rows.replace(number, row, custom)
         self._pending.add(number)
         self._mark = None
 
     def update(self, fields: UpdatedFields) -> bool:
         """Apply a RemoteLogSegmentMetadataUpdate like :meth:`apply`, by its fields."""
         uuid, broker, event_timestamp_ms, custom, target = fields
-        number = self._rows.find(uuid)
+        rows = self._rows
+        number = rows.find(uuid)
         if number is None:
             if self._is_loaded:
                 raise UnknownSegmentError(segment=self._name(uuid))
             return False
-        self._check_updated(number, target)
+        start, end, epoch_map, source = rows.place(number)
+        if target not in SEGMENT_UPDATES[source]:
+            raise self._illegal(uuid, source, target)
         self._mark = None
-        start, end, _, epoch_map = self._rows.span(number)
         if target == _FINISHED:
             for _, first, last, segments in self._maps[epoch_map]:
                 segments.finish(number, start + first, end if last is None else start + last)
@@ -186,9 +193,9 @@ class RemoteLogMetadataCache:
             self._pending.add(number)
         else:
             self._pending.discard(number)
-            self._rows.remove(number)
+            rows.remove(number)
             return True
-        self._rows.update(number, broker, event_timestamp_ms, custom, target)
+        rows.update(number, broker, event_timestamp_ms, custom, target)
         return True
 
     def _restore_superseded(self, segments: EpochSegments) -> None:
@@ -230,12 +237,10 @@ class RemoteLogMetadataCache:
         number = self._rows.find(uuid)
         return None if number is None else self._rows.state(number)
 
-    def _check_added(self, uuid: bytes, target: int) -> int | None:
-        number = self._rows.find(uuid)
+    def _check_added(self, number: int | None, uuid: bytes, target: int) -> None:
         source = None if number is None else self._rows.state(number)
         if target not in SEGMENT_ADDITIONS[source]:
             raise self._illegal(uuid, source, target)
-        return number
 
     def _check_updated(self, number: int, target: int) -> None:
         source = self._rows.state(number)

@@ -98,6 +98,7 @@ def updated_fields(update: RemoteLogSegmentMetadataUpdate) -> UpdatedFields:
 ROW = Struct("<16sqqqiI?iqb")
 _MUTABLE = Struct("<iqb")
 _SPAN = Struct("<qqqiI?")
+_PLACE = Struct("<qq12xI13xb")
 _OFFSETS = Struct("<qq")
 _UUID_SIZE = 16
 _MUTABLE_AT = ROW.size - _MUTABLE.size
@@ -202,6 +203,10 @@ class SegmentRows:
         """Return start offset, end offset, size, epoch map."""
         start, end, _, size, epoch_map, _ = _SPAN.unpack_from(self._data, number * ROW.size + _UUID_SIZE)
         return start, end, size, epoch_map
+
+    def place(self, number: int) -> tuple[int, int, int, int]:
+        """Return start offset, end offset, epoch map, state."""
+        return _PLACE.unpack_from(self._data, number * ROW.size + _UUID_SIZE)
 
     def overlaps(self, number: int, start: int, stop: int) -> bool:
         """Return whether the row holds any offset from ``start`` to ``stop`` (exclusive)."""
