@@ -16,6 +16,7 @@ type Span = (i64, i64, u32);
 /// The segments of one leader epoch.  Those that follow at the end are gathered; all else is done by the methods of Python's
 /// own object, after it was given what is gathered.
 pub struct Epochs<'py> {
+    epoch: i64,
     segments: Bound<'py, PyAny>,
     /// None after Python may have changed it.
     end: Option<End<'py>>,
@@ -127,13 +128,13 @@ impl End<'_> {
     }
 }
 
-/// One epoch of a map; `place` is that of its segments.  Offsets are relative to a segment's start, and `last` is None up to its
-/// end.
+/// One epoch of a map; `place` is that of its segments.  Offsets are relative to a segment's start, and where there is no next
+/// epoch, the slice goes up to its end.
 struct Slice {
     epoch: i64,
     place: usize,
     first: i64,
-    last: Option<i64>,
+    next: Option<i64>,
 }
 
 /// The epoch maps of a cache, as far as they are needed.
@@ -205,17 +206,20 @@ impl<'py> Maps<'py> {
         let Some(range) = self.slices_of(map)? else {
             return Ok(None);
         };
-        let fits = |offset| start.checked_add(offset).is_some();
+        let fits = |offset: i64| {
+            let offset = start.checked_add(offset);
+            offset.is_some_and(|offset| offset > i64::MIN)
+        };
         let fit = self.slices[range.clone()]
             .iter()
-            .all(|slice| fits(slice.first) && slice.last.is_none_or(fits));
+            .all(|slice| fits(slice.first) && slice.next.is_none_or(fits));
         Ok(fit.then_some(range))
     }
 
     /// The epoch of a slice, and what it holds of a segment: start and end.
     pub fn span(&mut self, slice: usize, start: i64, end: i64) -> (&mut Epochs<'py>, i64, i64) {
         let slice = &self.slices[slice];
-        let end = slice.last.map_or(end, |last| start + last);
+        let end = slice.next.map_or(end, |next| start + next - 1);
         (&mut self.epochs[slice.place], start + slice.first, end)
     }
 
@@ -234,32 +238,40 @@ impl<'py> Maps<'py> {
     }
 
     fn read_slices(&mut self, map: u32) -> PyResult<()> {
-        for slice in self.maps.get_item(map as usize)?.cast::<PyTuple>()? {
-            let slice = slice.cast::<PyTuple>()?;
-            let place = self.place_of(slice.get_item(3)?);
-            self.slices.push(Slice {
-                epoch: slice.get_item(0)?.extract()?,
-                place,
-                first: slice.get_item(1)?.extract()?,
-                last: slice.get_item(2)?.extract()?,
-            });
+        let map = self.maps.get_item(map as usize)?;
+        let map = map.cast::<PyTuple>()?;
+        for (at, part) in map.iter().enumerate() {
+            let part = part.cast::<PyTuple>()?;
+            let epoch = part.get_item(0)?;
+            let next = if at + 1 < map.len() {
+                Some(map.get_item(at + 1)?.get_item(1)?.extract()?)
+            } else {
+                None
+            };
+            let slice = Slice {
+                epoch: epoch.extract()?,
+                place: self.place_of(epoch)?,
+                first: part.get_item(1)?.extract()?,
+                next,
+            };
+            self.slices.push(slice);
         }
         Ok(())
     }
 
-    fn place_of(&mut self, segments: Bound<'py, PyAny>) -> usize {
-        let place = self
-            .epochs
-            .iter()
-            .position(|epochs| epochs.segments.is(&segments));
-        place.unwrap_or_else(|| {
-            self.epochs.push(Epochs {
-                segments,
-                end: None,
-                gathered: Vec::with_capacity(USUAL_SEGMENTS),
-            });
-            self.epochs.len() - 1
-        })
+    fn place_of(&mut self, epoch: Bound<'py, PyAny>) -> PyResult<usize> {
+        let number = epoch.extract()?;
+        if let Some(place) = self.epochs.iter().position(|one| one.epoch == number) {
+            return Ok(place);
+        }
+        let epochs = self.cache.getattr(intern!(epoch.py(), "_epochs"))?;
+        self.epochs.push(Epochs {
+            epoch: number,
+            segments: epochs.get_item(epoch)?,
+            end: None,
+            gathered: Vec::with_capacity(USUAL_SEGMENTS),
+        });
+        Ok(self.epochs.len() - 1)
     }
 
     /// Give Python's objects all that is gathered.

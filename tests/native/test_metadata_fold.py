@@ -69,7 +69,7 @@ def contents(cache: RemoteLogMetadataCache) -> dict[str, Any]:
             (epoch, list(one.starts), list(one.ends), list(one.rows), one.highest_offset, one.superseded, one._runs)
             for epoch, one in cache._epochs.items()
         ],
-        "maps": [[(part.epoch, part.first, part.last) for part in parts] for parts in cache._maps],
+        "maps": list(cache._maps),
         "maps by epochs": list(cache._maps_by_epochs.items()),
         "mark": cache._mark,
         "is loaded": cache.is_loaded,

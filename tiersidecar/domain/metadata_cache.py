@@ -8,7 +8,6 @@ consumer drops and counts it, as Kafka does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from tiersidecar.domain.errors import IllegalTransitionError, UnknownSegmentError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
@@ -47,16 +46,6 @@ _DELETING = int(RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
 _DELETED = int(RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
 
 
-class _Slice(NamedTuple):
-    """One leader epoch of a segment: from ``first`` up to ``last``, both inclusive and relative to the segment's start;
-    None: up to its end."""
-
-    epoch: int
-    first: int
-    last: int | None
-    segments: EpochSegments
-
-
 class RemoteLogMetadataCache:
     """Remote segments of one partition, by the events so far."""
 
@@ -82,7 +71,7 @@ class RemoteLogMetadataCache:
         self._rows = SegmentRows()
         self._pending: set[int] = set()  # rows being copied or deleted: listed, never read
         self._epochs: dict[int, EpochSegments] = {}
-        self._maps: list[tuple[_Slice, ...]] = []
+        self._maps: list[RelativeEpochs] = []
         self._maps_by_epochs: dict[RelativeEpochs, int] = {}
         self._mark: int | None = None
 
@@ -183,12 +172,12 @@ class RemoteLogMetadataCache:
             raise self._illegal(uuid, source, target)
         self._mark = None
         if target == _FINISHED:
-            for _, first, last, segments in self._maps[epoch_map]:
-                segments.finish(number, start + first, end if last is None else start + last)
+            for segments, first, last in self._spans(epoch_map, start, end):
+                segments.finish(number, first, last)
             self._pending.discard(number)
         elif target == _DELETING:
-            for _, first, _, segments in self._maps[epoch_map]:
-                if segments.withdraw(number, start + first):
+            for segments, first, _ in self._spans(epoch_map, start, end):
+                if segments.withdraw(number, first):
                     self._restore_superseded(segments)
             self._pending.add(number)
         else:
@@ -211,8 +200,18 @@ class RemoteLogMetadataCache:
     def _span_in(self, number: int, segments: EpochSegments) -> tuple[int, int]:
         """Return the offsets of a row in that epoch: both ends inclusive."""
         start, end, _, epoch_map = self._rows.span(number)
-        part = next(part for part in self._maps[epoch_map] if part.segments is segments)
-        return start + part.first, end if part.last is None else start + part.last
+        return next((first, last) for one, first, last in self._spans(epoch_map, start, end) if one is segments)
+
+    def _spans(self, epoch_map: int, start: int, end: int) -> tuple[tuple[EpochSegments, int, int], ...]:
+        """Return what each leader epoch holds of a segment: the epoch's segments, first and last offset."""
+        epochs = self._maps[epoch_map]
+        if len(epochs) == 1:  # nearly always
+            ((epoch, first),) = epochs
+            return ((self._epochs[epoch], start + first, end),)
+        lasts = (*(start + first - 1 for _, first in epochs[1:]), end)
+        return tuple(
+            (self._epochs[epoch], start + first, last) for (epoch, first), last in zip(epochs, lasts, strict=True)
+        )
 
     def _mark_deleted(self, state: RemotePartitionDeleteState) -> None:
         self._check_deleted(state)
@@ -222,15 +221,11 @@ class RemoteLogMetadataCache:
             self._clear()
 
     def _intern(self, epochs: RelativeEpochs) -> int:
-        parts = []
-        for at, (epoch, first) in enumerate(epochs, start=1):
-            segments = self._epochs.get(epoch)
-            if segments is None:
-                segments = self._epochs[epoch] = EpochSegments()
-            last = epochs[at][1] - 1 if at < len(epochs) else None
-            parts.append(_Slice(epoch, first, last, segments))
+        for epoch, _ in epochs:
+            if epoch not in self._epochs:
+                self._epochs[epoch] = EpochSegments()
         number = self._maps_by_epochs[epochs] = len(self._maps)
-        self._maps.append(tuple(parts))
+        self._maps.append(epochs)
         return number
 
     def _state(self, uuid: bytes) -> int | None:
@@ -353,7 +348,7 @@ class RemoteLogMetadataCache:
         return (*segments.finished_rows(), *pending)
 
     def _is_in_epoch(self, number: int, leader_epoch: int) -> bool:
-        return any(part.epoch == leader_epoch for part in self._maps[self._rows.span(number)[3]])
+        return any(epoch == leader_epoch for epoch, _ in self._maps[self._rows.span(number)[3]])
 
     def picture(self) -> SegmentPicture:
         """Return all segments as they are now, at little cost."""
