@@ -267,6 +267,7 @@ def test_a_flipped_bit_anywhere_gives_the_same_error() -> None:
         added(2, 10, 19),
         updated(1, FINISHED, custom=b"c" * 130),
         updated(2, FINISHED, custom=b"c"),
+        updated(3, STARTED),
     ]
     values = [write_event(event, knows_txn_index_empty=True) for event in told]
     for at, value in enumerate(values):
@@ -304,6 +305,22 @@ def test_native_code_takes_all_that_a_partition_goes_through() -> None:
     assert batch.fold(holders, 0) == (len(records), len(records), 0)
     assert batch.fold(holders, 0) == (len(records), 0, len(records)), "each counts once"
     assert core.read_metadata(records).fold({}, 0) == (len(records), 0, len(records))
+
+
+@pytest.mark.parametrize("offsets", [(-1, 99), (-5, -2), (9, 8), (0, 0), (2**63 - 1, 2**63 - 1)])
+@pytest.mark.parametrize("epochs", [{0: 77}, {0: 77, 1: 80}], ids=["one epoch", "two epochs"])
+def test_offsets_that_no_segment_has(offsets: tuple[int, int], epochs: dict[int, int]) -> None:
+    value = write_event(added(1, 77, 99, epochs, owner=owner(0)), knows_txn_index_empty=True)
+    marks, wanted = (b"".join(one.to_bytes(8, "big", signed=True) for one in pair) for pair in ((77, 99), offsets))
+    records = [FakeRecord(0, value.replace(marks, wanted, 1))]
+    assert records[0].value != value
+    on_both(partial(folded, Story(records=records)))
+
+
+def test_an_update_of_a_segment_that_was_gone_leaves_the_mark_of_the_cache() -> None:
+    told: list[MetadataEvent] = [added(1, 0, 9, owner=owner(0)), updated(2, DELETING, owner=owner(0))]
+    records = [FakeRecord(at, write_event(event, knows_txn_index_empty=True)) for at, event in enumerate(told)]
+    on_both(partial(folded, Story(records=records, batches=[1], looks=True)))
 
 
 def test_of_a_segment_with_many_epochs_and_long_custom_metadata_nothing_is_left_to_python() -> None:
