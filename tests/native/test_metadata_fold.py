@@ -91,9 +91,9 @@ def folded(story: Story) -> object:
     seen: list[object] = []
     with capture_logs() as logs:
         for batch in cut(story.records, story.batches):
-            replica._fold(holders, batch, logs=story.logs)
             if story.looks:
                 seen += [(held.cache.mark, held.cache.finished_runs(0), held.is_dirty) for held in holders.values()]
+            replica._fold(holders, batch, logs=story.logs)
     return {
         "held": [(held.applied_to, held.is_dirty, held._deleted, contents(held.cache)) for held in holders.values()],
         "segments": [list(held.cache.list_remote_log_segments()) for held in holders.values()],
