@@ -31,6 +31,9 @@ from tiersidecar.ports.telemetry import NoTelemetry
 
 OFFSETS_PER_SEGMENT = 1_000_000
 
+BATCH_RECORDS = 500
+"""Of one metadata partition, as the consumer hands them over."""
+
 CUSTOM_METADATA: dict[str, Callable[[int], bytes | None]] = {
     "no custom metadata (the plugin's default)": lambda number: None,
     "REMOTE_SIZE": lambda number: b"\x01\x00\x05" + number.to_bytes(5, "big"),
@@ -134,7 +137,7 @@ def feed(replica: MetadataReplica, owners: Sequence[TopicIdPartition], records: 
     for record in records:
         batch = batches[record.partition]
         batch.append(record)
-        if len(batch) == 500:
+        if len(batch) == BATCH_RECORDS:
             _apply(replica, record.partition, batch)
     for number, batch in batches.items():
         _apply(replica, number, batch)

@@ -8,6 +8,9 @@ pub mod cleaning;
 mod compaction;
 mod header;
 pub mod key_filter;
+pub mod metadata;
+mod metadata_epochs;
+mod metadata_fold;
 pub mod offset_map;
 pub mod records;
 pub mod walks;
@@ -136,6 +139,7 @@ fn tiersidecar_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(compaction::collect_keys_from_records, module)?,
         wrap_pyfunction!(compaction::fill_filter, module)?,
         wrap_pyfunction!(compaction::filter_has_any, module)?,
+        wrap_pyfunction!(metadata_fold::read_metadata, module)?,
         wrap_pyfunction!(is_off, module)?,
     ] {
         module.add_function(function)?;

@@ -3,12 +3,15 @@
 :meth:`RemoteLogMetadataCache.apply` is the one way in; a replay of millions of records calls its two halves, :meth:`add` and
 :meth:`update`, with decoded fields instead of dataclasses.  An event that the rules forbid raises and changes nothing: the
 consumer drops and counts it, as Kafka does.
+
+The optional native core folds events into the same parts of the same objects (``native/src/metadata_fold.rs``), and leaves to
+:meth:`RemoteLogMetadataCache.add` and :meth:`RemoteLogMetadataCache.update` what they might refuse: a change of how they keep
+rows, pending numbers, maps or epochs is one there, too.  ``tests/native`` compares all of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from tiersidecar.domain.errors import IllegalTransitionError, UnknownSegmentError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
@@ -41,19 +44,10 @@ from tiersidecar.domain.states import (
     RemotePartitionDeleteState,
 )
 
+_STARTED = int(RemoteLogSegmentState.COPY_SEGMENT_STARTED)
 _FINISHED = int(RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
 _DELETING = int(RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
 _DELETED = int(RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
-
-
-class _Slice(NamedTuple):
-    """One leader epoch of a segment: from ``first`` up to ``last``, both inclusive and relative to the segment's start;
-    None: up to its end."""
-
-    epoch: int
-    first: int
-    last: int | None
-    segments: EpochSegments
 
 
 class RemoteLogMetadataCache:
@@ -81,7 +75,7 @@ class RemoteLogMetadataCache:
         self._rows = SegmentRows()
         self._pending: set[int] = set()  # rows being copied or deleted: listed, never read
         self._epochs: dict[int, EpochSegments] = {}
-        self._maps: list[tuple[_Slice, ...]] = []
+        self._maps: list[RelativeEpochs] = []
         self._maps_by_epochs: dict[RelativeEpochs, int] = {}
         self._mark: int | None = None
 
@@ -123,7 +117,8 @@ class RemoteLogMetadataCache:
         already."""
         match event:
             case RemoteLogSegmentMetadata():
-                self._check_added(event.remote_log_segment_id.uuid, event.state)
+                uuid = event.remote_log_segment_id.uuid
+                self._check_added(self._rows.find(uuid), uuid, event.state)
             case RemoteLogSegmentMetadataUpdate():
                 number = self._rows.find(event.remote_log_segment_id.uuid)
                 if number is not None:
@@ -152,43 +147,48 @@ class RemoteLogMetadataCache:
     def add(self, fields: AddedFields) -> None:
         """Apply a RemoteLogSegmentMetadata like :meth:`apply`, by its fields."""
         uuid, start, end, max_timestamp_ms, size, epochs, is_empty, broker, event_timestamp_ms, custom, state = fields
-        number = self._check_added(uuid, state)
+        rows = self._rows
+        number = rows.find(uuid)
+        if number is not None or state != _STARTED:  # a new segment, mostly
+            self._check_added(number, uuid, state)
         epoch_map = self._maps_by_epochs.get(epochs)
         if epoch_map is None:
             epoch_map = self._intern(epochs)
         row = (uuid, start, end, max_timestamp_ms, size, epoch_map, is_empty, broker, event_timestamp_ms, state)
         if number is None:
-            number = self._rows.insert(row, custom)
+            number = rows.insert(row, custom)
         else:
-            self._rows.replace(number, row, custom)
+            rows.replace(number, row, custom)
         self._pending.add(number)
         self._mark = None
 
     def update(self, fields: UpdatedFields) -> bool:
         """Apply a RemoteLogSegmentMetadataUpdate like :meth:`apply`, by its fields."""
         uuid, broker, event_timestamp_ms, custom, target = fields
-        number = self._rows.find(uuid)
+        rows = self._rows
+        number = rows.find(uuid)
         if number is None:
             if self._is_loaded:
                 raise UnknownSegmentError(segment=self._name(uuid))
             return False
-        self._check_updated(number, target)
+        start, end, epoch_map, source = rows.place(number)
+        if target not in SEGMENT_UPDATES[source]:
+            raise self._illegal(uuid, source, target)
         self._mark = None
-        start, end, _, epoch_map = self._rows.span(number)
         if target == _FINISHED:
-            for _, first, last, segments in self._maps[epoch_map]:
-                segments.finish(number, start + first, end if last is None else start + last)
+            for segments, first, last in self._spans(epoch_map, start, end):
+                segments.finish(number, first, last)
             self._pending.discard(number)
         elif target == _DELETING:
-            for _, first, _, segments in self._maps[epoch_map]:
-                if segments.withdraw(number, start + first):
+            for segments, first, _ in self._spans(epoch_map, start, end):
+                if segments.withdraw(number, first):
                     self._restore_superseded(segments)
             self._pending.add(number)
         else:
             self._pending.discard(number)
-            self._rows.remove(number)
+            rows.remove(number)
             return True
-        self._rows.update(number, broker, event_timestamp_ms, custom, target)
+        rows.update(number, broker, event_timestamp_ms, custom, target)
         return True
 
     def _restore_superseded(self, segments: EpochSegments) -> None:
@@ -204,8 +204,18 @@ class RemoteLogMetadataCache:
     def _span_in(self, number: int, segments: EpochSegments) -> tuple[int, int]:
         """Return the offsets of a row in that epoch: both ends inclusive."""
         start, end, _, epoch_map = self._rows.span(number)
-        part = next(part for part in self._maps[epoch_map] if part.segments is segments)
-        return start + part.first, end if part.last is None else start + part.last
+        return next((first, last) for one, first, last in self._spans(epoch_map, start, end) if one is segments)
+
+    def _spans(self, epoch_map: int, start: int, end: int) -> tuple[tuple[EpochSegments, int, int], ...]:
+        """Return what each leader epoch holds of a segment: the epoch's segments, first and last offset."""
+        epochs = self._maps[epoch_map]
+        if len(epochs) == 1:  # nearly always
+            ((epoch, first),) = epochs
+            return ((self._epochs[epoch], start + first, end),)
+        lasts = (*(start + first - 1 for _, first in epochs[1:]), end)
+        return tuple(
+            (self._epochs[epoch], start + first, last) for (epoch, first), last in zip(epochs, lasts, strict=True)
+        )
 
     def _mark_deleted(self, state: RemotePartitionDeleteState) -> None:
         self._check_deleted(state)
@@ -215,28 +225,21 @@ class RemoteLogMetadataCache:
             self._clear()
 
     def _intern(self, epochs: RelativeEpochs) -> int:
-        following = (*(first for _, first in epochs[1:]), None)
-        self._maps.append(
-            tuple(
-                _Slice(
-                    epoch, first, None if after is None else after - 1, self._epochs.setdefault(epoch, EpochSegments())
-                )
-                for (epoch, first), after in zip(epochs, following, strict=True)
-            )
-        )
-        self._maps_by_epochs[epochs] = len(self._maps) - 1
-        return len(self._maps) - 1
+        for epoch, _ in epochs:
+            if epoch not in self._epochs:
+                self._epochs[epoch] = EpochSegments()
+        number = self._maps_by_epochs[epochs] = len(self._maps)
+        self._maps.append(epochs)
+        return number
 
     def _state(self, uuid: bytes) -> int | None:
         number = self._rows.find(uuid)
         return None if number is None else self._rows.state(number)
 
-    def _check_added(self, uuid: bytes, target: int) -> int | None:
-        number = self._rows.find(uuid)
+    def _check_added(self, number: int | None, uuid: bytes, target: int) -> None:
         source = None if number is None else self._rows.state(number)
         if target not in SEGMENT_ADDITIONS[source]:
             raise self._illegal(uuid, source, target)
-        return number
 
     def _check_updated(self, number: int, target: int) -> None:
         source = self._rows.state(number)
@@ -349,7 +352,7 @@ class RemoteLogMetadataCache:
         return (*segments.finished_rows(), *pending)
 
     def _is_in_epoch(self, number: int, leader_epoch: int) -> bool:
-        return any(part.epoch == leader_epoch for part in self._maps[self._rows.span(number)[3]])
+        return any(epoch == leader_epoch for epoch, _ in self._maps[self._rows.span(number)[3]])
 
     def picture(self) -> SegmentPicture:
         """Return all segments as they are now, at little cost."""

@@ -20,7 +20,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import Protocol
 
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
@@ -98,6 +97,7 @@ def updated_fields(update: RemoteLogSegmentMetadataUpdate) -> UpdatedFields:
 ROW = Struct("<16sqqqiI?iqb")
 _MUTABLE = Struct("<iqb")
 _SPAN = Struct("<qqqiI?")
+_PLACE = Struct("<qq12xI13xb")
 _OFFSETS = Struct("<qq")
 _UUID_SIZE = 16
 _MUTABLE_AT = ROW.size - _MUTABLE.size
@@ -203,6 +203,10 @@ class SegmentRows:
         start, end, _, size, epoch_map, _ = _SPAN.unpack_from(self._data, number * ROW.size + _UUID_SIZE)
         return start, end, size, epoch_map
 
+    def place(self, number: int) -> tuple[int, int, int, int]:
+        """Return start offset, end offset, epoch map, state."""
+        return _PLACE.unpack_from(self._data, number * ROW.size + _UUID_SIZE)
+
     def overlaps(self, number: int, start: int, stop: int) -> bool:
         """Return whether the row holds any offset from ``start`` to ``stop`` (exclusive)."""
         first, last = _OFFSETS.unpack_from(self._data, number * ROW.size + _UUID_SIZE)
@@ -234,17 +238,7 @@ class SegmentRows:
         return iter(self._number_of)
 
 
-class EpochPart(Protocol):
-    """A leader epoch of a segment; ``first`` is relative to the segment's start."""
-
-    @property
-    def epoch(self) -> int: ...
-
-    @property
-    def first(self) -> int: ...
-
-
-EpochMaps = Sequence[Sequence[EpochPart]]
+EpochMaps = Sequence[RelativeEpochs]
 """The leader epochs of segments, by their number in a row."""
 
 
@@ -289,7 +283,7 @@ class SegmentPicture:
 
 
 def segment_of(
-    topic_id_partition: TopicIdPartition, row: Row, custom: bytes | None, epochs: Sequence[EpochPart]
+    topic_id_partition: TopicIdPartition, row: Row, custom: bytes | None, epochs: RelativeEpochs
 ) -> RemoteLogSegmentMetadata:
     """Return the segment of a row."""
     uuid, start, end, max_timestamp_ms, size, _, is_empty, broker, event_timestamp_ms, state = row
@@ -301,7 +295,7 @@ def segment_of(
         broker_id=BrokerId(broker),
         event_timestamp_ms=event_timestamp_ms,
         segment_size_in_bytes=size,
-        segment_leader_epochs=tuple(EpochEntry(LeaderEpoch(part.epoch), Offset(start + part.first)) for part in epochs),
+        segment_leader_epochs=tuple(EpochEntry(LeaderEpoch(epoch), Offset(start + first)) for epoch, first in epochs),
         custom_metadata=custom,
         state=RemoteLogSegmentState(state),
         txn_index_empty=is_empty,

@@ -1,4 +1,5 @@
-"""The optional native core: walks over record batches, and the passes of a cleaner, without Python's lock (docs/design/0014).
+"""The optional native core (docs/design/0014): walks over record batches and the passes of a cleaner, without Python's lock,
+and the fold of remote log metadata.
 
 It comes as a distribution of its own, ``tiersidecar-native`` (the extra ``native``).  Python's loops are the reference: a
 native walk takes what the loop beside it would take in the same way, and stops before everything else.
@@ -10,10 +11,10 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 MODULE = "tiersidecar_native"
-VERSION = "0.3.0"
+VERSION = "0.4.0"
 """The only version that is used: the one that pyproject.toml pins."""
 
 HIGHEST = (1 << 63) - 1
@@ -141,7 +142,26 @@ class KeyFilterFunctions(Protocol):
         """Return whether the filter may have any of the map's keys."""
 
 
-class NativeFunctions(Walks, CleanerPasses, KeyFilterFunctions, Protocol):
+class MetadataBatch(Protocol):
+    """Values of records of one metadata partition, which were read."""
+
+    def fold(self, holders: dict[bytes, Any], start: int, /) -> tuple[int, int, int]:
+        """Fold records from number ``start`` on into the caches of ``holders``, user partitions by their key in the records,
+        as :meth:`~tiersidecar.adapters.metadata_topic.held.HeldPartition.fold` does.
+
+        Return the number of the first record that was not taken, or how many records there are; how many were applied; how many
+        were skipped.  The record that is not taken, and that alone, is for Python: it is corrupt, refused, or of a rare shape.
+        """
+
+
+class MetadataFunctions(Protocol):
+    """Works on the private parts of HeldPartition, RemoteLogMetadataCache, SegmentRows and EpochSegments."""
+
+    def read_metadata(self, records: list[Any], /) -> MetadataBatch:
+        """Read the values of ``records``, which have an offset and a value each."""
+
+
+class NativeFunctions(Walks, CleanerPasses, KeyFilterFunctions, MetadataFunctions, Protocol):
     """All that the native core does."""
 
 

@@ -8,6 +8,7 @@ from operator import attrgetter
 from tiersidecar.domain.errors import CorruptDataError, MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.metadata_cache import RemoteLogMetadataCache
+from tiersidecar.domain.segments import RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.metadata import hot
 from tiersidecar.formats.metadata.serde import read_event
@@ -92,6 +93,8 @@ class HeldPartition:
                 return
         event = read_event(value, where=record_name(topic, partition, offset))
         self.cache.apply(event)
+        if self._deleted is not None and isinstance(event, RemoteLogSegmentMetadataUpdate) and event.state is _DELETED:
+            self._deleted.add(event.remote_log_segment_id.uuid)
 
     def become_ready(self) -> None:
         """Note that everything up to :attr:`ready_at` has been applied; waiting callers go on."""

@@ -10,14 +10,17 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from operator import add
+from typing import NamedTuple, Protocol
 
 import structlog
 
 from tiersidecar.adapters.metadata_topic.held import IS_READY, READY_AT, HeldPartition, partition_key, read_corrupt
 from tiersidecar.adapters.read_back import ReadBack
 from tiersidecar.domain.errors import CorruptDataError, IllegalTransitionError, UnknownSegmentError
+from tiersidecar.formats import native
 from tiersidecar.formats.metadata import hot
+from tiersidecar.formats.native import MetadataBatch
 from tiersidecar.ports.metrics.process import METADATA_EVENTS
 from tiersidecar.ports.telemetry import Telemetry
 
@@ -47,6 +50,18 @@ class LastRecord:
     @classmethod
     def of(cls, record: Record) -> LastRecord:
         return cls(record.offset, zlib.crc32(record.value or b"", record.timestamp & 0xFFFF_FFFF))
+
+
+class _Counts(NamedTuple):
+    """What became of records, by outcome."""
+
+    applied: int = 0
+    skipped: int = 0
+    dropped: int = 0
+    corrupt: int = 0
+
+    def plus(self, other: _Counts) -> _Counts:
+        return _Counts(*map(add, self, other))
 
 
 class PartitionReplica:
@@ -272,7 +287,32 @@ class PartitionReplica:
         self.position = self.last = self.side_position = None
         self.settle()
 
-    def _fold(self, holders: dict[bytes, HeldPartition], records: Iterable[Record], *, logs: bool) -> None:
+    def _fold(self, holders: dict[bytes, HeldPartition], records: list[Record], *, logs: bool) -> None:
+        core = native.core.walks
+        counts = (
+            self._fold_each(holders, records, logs=logs)
+            if core is None
+            else self._fold_natively(core.read_metadata(records), holders, records, logs=logs)
+        )
+        self.changes += counts.applied + counts.dropped + counts.corrupt
+        for outcome, count in zip(counts._fields, counts, strict=True):
+            if count:
+                self._telemetry.count(METADATA_EVENTS, count, outcome=outcome)
+
+    def _fold_natively(
+        self, batch: MetadataBatch, holders: dict[bytes, HeldPartition], records: list[Record], *, logs: bool
+    ) -> _Counts:
+        """Let the native core take what it may, and Python each record before which that stops."""
+        counts, at = _Counts(), 0
+        while at < len(records):
+            stop, applied, skipped = batch.fold(holders, at)
+            counts = counts.plus(_Counts(applied=applied, skipped=skipped))
+            if stop < len(records):
+                counts = counts.plus(self._fold_each(holders, records[stop : stop + 1], logs=logs))
+            at = stop + 1
+        return counts
+
+    def _fold_each(self, holders: dict[bytes, HeldPartition], records: Iterable[Record], *, logs: bool) -> _Counts:
         applied = skipped = dropped = corrupt = 0
         topic, partition = self.topic, self.number
         for record in records:
@@ -297,8 +337,4 @@ class PartitionReplica:
                 if logs:
                     reason = str(read_corrupt(value, topic=topic, partition=partition, offset=offset))
                     _log.error("metadata.event.corrupt", partition=partition, offset=offset, reason=reason)
-        self.changes += applied + dropped + corrupt
-        counts = {"applied": applied, "skipped": skipped, "dropped": dropped, "corrupt": corrupt}
-        for outcome, count in counts.items():
-            if count:
-                self._telemetry.count(METADATA_EVENTS, count, outcome=outcome)
+        return _Counts(applied, skipped, dropped, corrupt)

@@ -235,6 +235,22 @@ async def test_a_truncated_topic_that_lost_nothing_of_ours_is_replayed_whole() -
     assert again.replica.halted_reason is None
 
 
+@pytest.mark.parametrize("custom", [b"c", b"c" * 200], ids=["of the common shape", "with long custom metadata"])
+async def test_a_truncated_topic_that_says_that_a_segment_is_deleted_has_not_lost_it(custom: bytes) -> None:
+    topic = topic_with_two()
+    topic.write(added(5, 20, 29, owner=owner(1)))
+    topic.start([owner(0), owner(1)])
+    topic.read_live()
+    again = restarted(topic)
+    again.cut(8)
+    again.write(*(updated(1, state, owner=owner(0), custom=custom) for state in (DELETING, DELETED)))
+    again.start([owner(0), owner(1)])
+    again.read_live()
+    again.read_live()
+    assert again.segments(0) == [3]
+    assert again.replica.halted_reason is None
+
+
 async def test_a_truncated_topic_that_lost_only_the_end_of_a_copy_halts_too() -> None:
     """Its COPY_SEGMENT_STARTED is still there: a day later it would be taken for a copy that never ended, and deleted."""
     topic = topic_with_two()
