@@ -1,4 +1,4 @@
-//! The walks of `tiersidecar.formats.kafka`, and the passes of `tiersidecar.formats.compaction`, in native code.
+//! The walks of `tiersidecar.formats.kafka`, the passes of `tiersidecar.formats.compaction`, and reading in turns, in native code.
 //!
 //! Python stays the reference: each function takes batches that Python's own loop would take in the same way, and stops before
 //! the first that it would not, or that it does not know for certain.  Python goes on from there, and names every fault.
@@ -9,6 +9,7 @@ mod compaction;
 mod header;
 pub mod key_filter;
 pub mod offset_map;
+mod reading;
 pub mod records;
 pub mod walks;
 
@@ -136,6 +137,7 @@ fn tiersidecar_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(compaction::collect_keys_from_records, module)?,
         wrap_pyfunction!(compaction::fill_filter, module)?,
         wrap_pyfunction!(compaction::filter_has_any, module)?,
+        wrap_pyfunction!(reading::read_in_turns, module)?,
         wrap_pyfunction!(is_off, module)?,
     ] {
         module.add_function(function)?;

@@ -1,4 +1,5 @@
-"""The optional native core: walks over record batches, and the passes of a cleaner, without Python's lock (docs/design/0014).
+"""The optional native core: walks over record batches, the passes of a cleaner, and reading with rests, without Python's lock
+(docs/design/0014).
 
 It comes as a distribution of its own, ``tiersidecar-native`` (the extra ``native``).  Python's loops are the reference: a
 native walk takes what the loop beside it would take in the same way, and stops before everything else.
@@ -13,7 +14,7 @@ from importlib import import_module
 from typing import Protocol, cast
 
 MODULE = "tiersidecar_native"
-VERSION = "0.3.0"
+VERSION = "0.4.0"
 """The only version that is used: the one that pyproject.toml pins."""
 
 HIGHEST = (1 << 63) - 1
@@ -141,7 +142,19 @@ class KeyFilterFunctions(Protocol):
         """Return whether the filter may have any of the map's keys."""
 
 
-class NativeFunctions(Walks, CleanerPasses, KeyFilterFunctions, Protocol):
+class TurnReader(Protocol):
+    def read_in_turns(
+        self, fileno: int, position: int, buffer: memoryview, turn_bytes: int, rest_us: int, rests_first: bool, /
+    ) -> int:
+        """Fill ``buffer`` from ``position`` of the file on, ``turn_bytes`` at a time with rests of ``rest_us`` between them,
+        and one before the first if ``rests_first``; return the count, which is short only at the end of the file.
+
+        Raises:
+            OSError: the disk fails.
+        """
+
+
+class NativeFunctions(Walks, CleanerPasses, KeyFilterFunctions, TurnReader, Protocol):
     """All that the native core does."""
 
 
