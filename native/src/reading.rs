@@ -1,5 +1,6 @@
 //! Reading a file in short turns, with rests between them in which nobody needs Python's lock (docs/design/0012).
 
+use std::io::IoSliceMut;
 use std::num::NonZeroU64;
 use std::os::fd::BorrowedFd;
 use std::thread::sleep;
@@ -9,7 +10,7 @@ use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use rustix::fs::{Advice, fadvise};
-use rustix::io::{Errno, pread};
+use rustix::io::{Errno, ReadWriteFlags, pread, preadv2};
 
 use crate::borrowed::{file_of, mut_slice_of};
 
@@ -18,6 +19,7 @@ use crate::borrowed::{file_of, mut_slice_of};
 struct Turns {
     bytes: usize,
     rest: Duration,
+    rests_first: bool,
 }
 
 /// Fill `buffer` from byte `position` of the file on, in turns of `turn_bytes` with rests of `rest_us` between them, and one
@@ -37,8 +39,9 @@ pub fn read_in_turns(
     let turns = Turns {
         bytes: turn_bytes.max(1),
         rest: Duration::from_micros(rest_us),
+        rests_first,
     };
-    py.detach(|| fill(file, position, bytes, turns, rests_first))
+    py.detach(|| fill(file, position, bytes, turns))
         .map_err(os_error)
 }
 
@@ -55,25 +58,46 @@ fn fill(
     position: u64,
     buffer: &mut [u8],
     turns: Turns,
-    rests_first: bool,
 ) -> Result<usize, Errno> {
-    let (mut done, mut rests) = (0, rests_first);
+    let (mut done, mut rests, mut is_cached) = (0, turns.rests_first, true);
     for turn in buffer.chunks_mut(turns.bytes) {
         if rests {
             sleep(turns.rest);
         }
         rests = true;
         let at = position + done as u64;
-        // Only a hint, which some file systems do not take.
-        let ahead = NonZeroU64::new(turns.bytes as u64);
-        let _ = fadvise(file, at + turns.bytes as u64, ahead, Advice::WillNeed);
-        let count = read_whole(file, at, turn)?;
+        let mut count = if is_cached {
+            read_cached(file, at, turn)
+        } else {
+            0
+        };
+        if count < turn.len() {
+            is_cached = false;
+            let (from, to) = (at + count as u64, at + 2 * turns.bytes as u64);
+            // Only a hint, which some file systems do not take.
+            let _ = fadvise(file, from, NonZeroU64::new(to - from), Advice::WillNeed);
+            count += read_whole(file, from, &mut turn[count..])?;
+        }
         done += count;
         if count < turn.len() {
             break;
         }
     }
     Ok(done)
+}
+
+/// Read what the page cache has of `buffer`, from its beginning on, without waiting: asking for pages that are there already
+/// (`WillNeed`) costs half as much as copying them.  0 also where a file system cannot say.
+fn read_cached(file: BorrowedFd<'_>, position: u64, buffer: &mut [u8]) -> usize {
+    let mut done = 0;
+    while done < buffer.len() {
+        let rest = &mut [IoSliceMut::new(&mut buffer[done..])];
+        match preadv2(file, rest, position + done as u64, ReadWriteFlags::NOWAIT) {
+            Ok(count) if count > 0 => done += count,
+            _ => break,
+        }
+    }
+    done
 }
 
 fn read_whole(file: BorrowedFd<'_>, position: u64, buffer: &mut [u8]) -> Result<usize, Errno> {

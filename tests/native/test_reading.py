@@ -59,6 +59,21 @@ def test_any_range_in_turns_of_any_size(path: Path, fileno: int, position: int, 
     assert buffer == expected + b"\xff" * (size - len(expected)), "what is behind the end of the file is left alone"
 
 
+@pytest.mark.parametrize("turn_bytes", [4096, 64 * KIB, MIB], ids=lambda size: f"turns of {size} bytes")
+@pytest.mark.parametrize("cached", [range(0), range(100 * KIB), range(120 * KIB, 200 * KIB)], ids=str)
+def test_what_is_not_in_the_page_cache_is_read_from_the_disk(
+    path: Path, fileno: int, cached: range, turn_bytes: int
+) -> None:
+    data = path.read_bytes()
+    os.fsync(fileno)
+    os.posix_fadvise(fileno, 0, 0, os.POSIX_FADV_RANDOM)
+    os.posix_fadvise(fileno, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.pread(fileno, len(cached), cached.start)
+    buffer = bytearray(len(data))
+    assert read(fileno, 0, buffer, turn_bytes) == len(data)
+    assert buffer == data
+
+
 @pytest.mark.parametrize(("first", "rests"), [(False, 4), (True, 5)], ids=["between turns", "before the first too"])
 def test_it_rests(fileno: int, first: bool, rests: int) -> None:
     began_s = time.monotonic()
