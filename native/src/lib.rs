@@ -17,12 +17,11 @@ use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 
 use borrowed::slice_of;
-use walks::{Cut, Scanned, Taken};
+use walks::{Cut, Scanned, Spans, Taken};
 
 /// With fewer bytes to walk over, giving Python's lock away and taking it again costs more than the walk.
 const LEAST_WITHOUT_LOCK: usize = 32 * 1024;
 
-type Spans = Vec<(usize, usize)>;
 type CutResult = (usize, isize, i64, i64, usize, i64, usize);
 
 /// Give (stop, batch count, last offset, max timestamp, [(start, stop) of each batch of a transaction]).
@@ -44,6 +43,38 @@ fn scan(
     };
     let (stop, seen, spans) = unlocked(py, bytes, start, || walks::scan(bytes, start, known));
     Ok((
+        stop,
+        seen.batch_count,
+        seen.last_offset,
+        seen.max_timestamp,
+        spans,
+    ))
+}
+
+/// Give the CRC32C of the file up to the end of the buffer, where `file_crc` is that up to its beginning; and what `scan` gives.
+#[pyfunction]
+fn sum_and_scan(
+    py: Python<'_>,
+    buffer: PyBuffer<u8>,
+    start: usize,
+    file_crc: u32,
+    leader_epoch: i32,
+    last_offset: i64,
+    max_timestamp: i64,
+) -> PyResult<(u32, usize, u64, i64, i64, Spans)> {
+    let bytes = slice_of(&buffer)?;
+    let known = Scanned {
+        leader_epoch,
+        last_offset,
+        max_timestamp,
+        batch_count: 0,
+    };
+    let start = start.min(bytes.len());
+    let (sum, stop, seen, spans) = unlocked(py, bytes, 0, || {
+        walks::sum_and_scan(bytes, start, file_crc, known)
+    });
+    Ok((
+        sum,
         stop,
         seen.batch_count,
         seen.last_offset,
@@ -127,6 +158,7 @@ fn tiersidecar_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     for function in [
         wrap_pyfunction!(scan, module)?,
+        wrap_pyfunction!(sum_and_scan, module)?,
         wrap_pyfunction!(digest, module)?,
         wrap_pyfunction!(cut, module)?,
         wrap_pyfunction!(compaction::fill_map, module)?,

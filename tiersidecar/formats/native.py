@@ -31,6 +31,19 @@ class Walks(Protocol):
         """Take sound batches of ``leader_epoch`` whose offsets rise above ``last_offset``; return stop, their count, last
         offset, largest timestamp, and start and stop of each that is of a transaction."""
 
+    def sum_and_scan(
+        self,
+        buffer: memoryview,
+        start: int,
+        file_crc: int,
+        leader_epoch: int,
+        last_offset: int,
+        max_timestamp: int,
+        /,
+    ) -> tuple[int, int, int, int, int, Sequence[tuple[int, int]]]:
+        """Return the CRC32C of the file up to the end of the buffer, with ``file_crc`` that up to its beginning, and then what
+        :meth:`scan` does."""
+
     def digest(self, buffer: memoryview, start: int, next_offset: int, stop_offset: int, /) -> tuple[int, int, bytes]:
         """Take sound batches; return stop, the offset after the last one that counted, and the headers of those that did:
         with an offset from ``next_offset`` on and below ``stop_offset``."""
