@@ -1,7 +1,9 @@
-//! A Python buffer as a slice.
+//! A Python buffer as a slice, and an open file of Python's.
+
+use std::os::fd::{BorrowedFd, RawFd};
 
 use pyo3::buffer::{Element, PyBuffer};
-use pyo3::exceptions::PyBufferError;
+use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 
 /// The items of `buffer`, which may be used without Python's lock.
@@ -39,6 +41,19 @@ pub fn mut_slice_of<T: Element>(buffer: &mut PyBuffer<T>) -> PyResult<&mut [T]> 
             std::slice::from_raw_parts_mut(buffer.buf_ptr().cast::<T>(), buffer.item_count())
         },
     )
+}
+
+/// The open file that Python has under this number, for the length of a call.
+///
+/// Its owner closes it once no call that was given it runs any more: a cancelled one is waited for (docs/design/0014).
+#[allow(unsafe_code)]
+pub fn file_of(_call: Python<'_>, fileno: RawFd) -> PyResult<BorrowedFd<'_>> {
+    if fileno < 0 {
+        return Err(PyValueError::new_err("the file is closed"));
+    }
+    // SAFETY: not -1 by the check above, and open as long as the call lasts.  A number that is not open would be an error of
+    // the system (EBADF), as in Python.
+    Ok(unsafe { BorrowedFd::borrow_raw(fileno) })
 }
 
 fn require_contiguous<T: Element>(buffer: &PyBuffer<T>) -> PyResult<()> {

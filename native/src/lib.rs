@@ -1,4 +1,4 @@
-//! The walks of `tiersidecar.formats.kafka`, and the passes of `tiersidecar.formats.compaction`, in native code.
+//! The walks of `tiersidecar.formats.kafka`, the passes of `tiersidecar.formats.compaction`, and reading in turns, in native code.
 //!
 //! Python stays the reference: each function takes batches that Python's own loop would take in the same way, and stops before
 //! the first that it would not, or that it does not know for certain.  Python goes on from there, and names every fault.
@@ -12,6 +12,7 @@ pub mod metadata;
 mod metadata_epochs;
 mod metadata_fold;
 pub mod offset_map;
+mod reading;
 pub mod records;
 pub mod walks;
 
@@ -19,12 +20,11 @@ use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 
 use borrowed::slice_of;
-use walks::{Cut, Scanned, Taken};
+use walks::{Cut, Scanned, Spans, Taken};
 
 /// With fewer bytes to walk over, giving Python's lock away and taking it again costs more than the walk.
 const LEAST_WITHOUT_LOCK: usize = 32 * 1024;
 
-type Spans = Vec<(usize, usize)>;
 type CutResult = (usize, isize, i64, i64, usize, i64, usize);
 
 /// Give (stop, batch count, last offset, max timestamp, [(start, stop) of each batch of a transaction]).
@@ -46,6 +46,38 @@ fn scan(
     };
     let (stop, seen, spans) = unlocked(py, bytes, start, || walks::scan(bytes, start, known));
     Ok((
+        stop,
+        seen.batch_count,
+        seen.last_offset,
+        seen.max_timestamp,
+        spans,
+    ))
+}
+
+/// Give the CRC32C of the file up to the end of the buffer, where `file_crc` is that up to its beginning; and what `scan` gives.
+#[pyfunction]
+fn sum_and_scan(
+    py: Python<'_>,
+    buffer: PyBuffer<u8>,
+    start: usize,
+    file_crc: u32,
+    leader_epoch: i32,
+    last_offset: i64,
+    max_timestamp: i64,
+) -> PyResult<(u32, usize, u64, i64, i64, Spans)> {
+    let bytes = slice_of(&buffer)?;
+    let known = Scanned {
+        leader_epoch,
+        last_offset,
+        max_timestamp,
+        batch_count: 0,
+    };
+    let start = start.min(bytes.len());
+    let (sum, stop, seen, spans) = unlocked(py, bytes, 0, || {
+        walks::sum_and_scan(bytes, start, file_crc, known)
+    });
+    Ok((
+        sum,
         stop,
         seen.batch_count,
         seen.last_offset,
@@ -129,6 +161,7 @@ fn tiersidecar_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     for function in [
         wrap_pyfunction!(scan, module)?,
+        wrap_pyfunction!(sum_and_scan, module)?,
         wrap_pyfunction!(digest, module)?,
         wrap_pyfunction!(cut, module)?,
         wrap_pyfunction!(compaction::fill_map, module)?,
@@ -140,6 +173,7 @@ fn tiersidecar_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(compaction::fill_filter, module)?,
         wrap_pyfunction!(compaction::filter_has_any, module)?,
         wrap_pyfunction!(metadata_fold::read_metadata, module)?,
+        wrap_pyfunction!(reading::read_in_turns, module)?,
         wrap_pyfunction!(is_off, module)?,
     ] {
         module.add_function(function)?;

@@ -8,6 +8,9 @@ const HIGHEST_COMPRESSION: i16 = 4;
 /// Of a batch without any of these (transactional, control) a walk over transactions need not be told.
 const TRANSACTION_FLAGS: i16 = 0x30;
 
+/// Start and stop of batches.
+pub type Spans = Vec<(usize, usize)>;
+
 /// What a scan knows before a batch, and after it.
 #[derive(Clone, Copy)]
 pub struct Scanned {
@@ -18,16 +21,38 @@ pub struct Scanned {
 }
 
 /// Where the scan from `start` on stopped, what it knows there, and the start and stop of each batch of a transaction.
-pub fn scan(
+pub fn scan(buffer: &[u8], start: usize, known: Scanned) -> (usize, Scanned, Spans) {
+    scan_with(buffer, start, known, |_| ())
+}
+
+/// The same, after the CRC32C of the file: `sum` is that of all that came before `buffer`, and the result is with all of it.
+///
+/// Each batch is summed right after its own checksum was, while it is in the processor's nearest cache.
+pub fn sum_and_scan(
+    buffer: &[u8],
+    start: usize,
+    mut sum: u32,
+    known: Scanned,
+) -> (u32, usize, Scanned, Spans) {
+    sum = crc32c::crc32c_append(sum, &buffer[..start]);
+    let (at, known, spans) = scan_with(buffer, start, known, |batch| {
+        sum = crc32c::crc32c_append(sum, &buffer[batch.start..batch.stop]);
+    });
+    (crc32c::crc32c_append(sum, &buffer[at..]), at, known, spans)
+}
+
+fn scan_with(
     buffer: &[u8],
     start: usize,
     mut known: Scanned,
-) -> (usize, Scanned, Vec<(usize, usize)>) {
+    mut take: impl FnMut(&Batch),
+) -> (usize, Scanned, Spans) {
     let (mut at, mut of_transactions) = (start, Vec::new());
     let rises = |batch: &Batch, known: &Scanned| {
         batch.leader_epoch == known.leader_epoch && batch.base_offset > known.last_offset
     };
     while let Some(batch) = sound_batch(buffer, at, |batch| rises(batch, &known)) {
+        take(&batch);
         if batch.attributes & TRANSACTION_FLAGS != 0 {
             of_transactions.push((batch.start, batch.stop));
         }

@@ -1,5 +1,5 @@
-"""The optional native core (docs/design/0014): walks over record batches and the passes of a cleaner, without Python's lock,
-and the fold of remote log metadata.
+"""The optional native core (docs/design/0014): walks over record batches, the passes of a cleaner, and reading with rests, without
+Python's lock, and the fold of remote log metadata.
 
 It comes as a distribution of its own, ``tiersidecar-native`` (the extra ``native``).  Python's loops are the reference: a
 native walk takes what the loop beside it would take in the same way, and stops before everything else.
@@ -30,6 +30,19 @@ class Walks(Protocol):
     ) -> tuple[int, int, int, int, Sequence[tuple[int, int]]]:
         """Take sound batches of ``leader_epoch`` whose offsets rise above ``last_offset``; return stop, their count, last
         offset, largest timestamp, and start and stop of each that is of a transaction."""
+
+    def sum_and_scan(
+        self,
+        buffer: memoryview,
+        start: int,
+        file_crc: int,
+        leader_epoch: int,
+        last_offset: int,
+        max_timestamp: int,
+        /,
+    ) -> tuple[int, int, int, int, int, Sequence[tuple[int, int]]]:
+        """Return the CRC32C of the file up to the end of the buffer, with ``file_crc`` that up to its beginning, and then what
+        :meth:`scan` does."""
 
     def digest(self, buffer: memoryview, start: int, next_offset: int, stop_offset: int, /) -> tuple[int, int, bytes]:
         """Take sound batches; return stop, the offset after the last one that counted, and the headers of those that did:
@@ -161,7 +174,19 @@ class MetadataFunctions(Protocol):
         """Read the values of ``records``, which have an offset and a value each."""
 
 
-class NativeFunctions(Walks, CleanerPasses, KeyFilterFunctions, MetadataFunctions, Protocol):
+class TurnReader(Protocol):
+    def read_in_turns(
+        self, fileno: int, position: int, buffer: memoryview, turn_bytes: int, rest_us: int, rests_first: bool, /
+    ) -> int:
+        """Fill ``buffer`` from ``position`` of the file on, ``turn_bytes`` at a time with rests of ``rest_us`` between them,
+        and one before the first if ``rests_first``; return the count, which is short only at the end of the file.
+
+        Raises:
+            OSError: the disk fails.
+        """
+
+
+class NativeFunctions(Walks, CleanerPasses, KeyFilterFunctions, MetadataFunctions, TurnReader, Protocol):
     """All that the native core does."""
 
 

@@ -6,12 +6,14 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.segments import FollowTransactions, LocalPartition, LocalSegment
 from tiersidecar.domain.segments import SegmentScan as SegmentScan
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,19 @@ class SegmentArtefacts:
     faults: tuple[ArtefactFault, ...] = ()
 
 
-class SegmentFile(Protocol):
+class ReadAndMake(Protocol):
+    async def read_and_make(
+        self,
+        position: int,
+        buffer: memoryview,
+        look: Callable[[int, memoryview], None],
+        make: Callable[[memoryview], T],
+    ) -> T:
+        """Read like :meth:`SegmentFile.read_into`, and return what ``make`` gives of the bytes read: in the reading thread,
+        while they are in the processor's cache."""
+
+
+class SegmentFile(ReadAndMake, Protocol):
     """An open .log: it stays readable after the broker unlinks it."""
 
     @property

@@ -30,6 +30,7 @@ from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.key_wrapping import key_threads
 from tiersidecar.ports.log_dirs import SegmentFile
 from tiersidecar.ports.store import Buffer, BytesBody, ObjectBody, PutObject, SourceFile
+from tiersidecar.tasks.chunk_making import ChunkMaker
 
 
 class LogReading(Protocol):
@@ -50,7 +51,7 @@ class LogReading(Protocol):
 
 
 _BUFFERS = 2
-"""One that the store has, one that is being filled meanwhile."""
+"""Of chunks that are not transformed: one that the store has, one that is being filled meanwhile."""
 
 
 class LogBody:
@@ -59,7 +60,7 @@ class LogBody:
     ``reading`` is shown every byte once, in order, in any reader's thread, and is finished before the last ones go on: a
     segment that fails its checks never becomes an object.  An untransformed one is read by the store itself.  Else, while the
     store has one piece, the next is made, so that disk, processor and network work at once; memory is bounded by two chunks
-    and what they become.  :meth:`aclose` ends what is under way.
+    or what two have become.  :meth:`aclose` ends what is under way.
     """
 
     def __init__(
@@ -68,12 +69,12 @@ class LogBody:
         file: SegmentFile,
         reading: LogReading,
         transform: TransformPlan,
-        blocking: Blocking,
+        maker: ChunkMaker,
         ids: Ids,
         failpoints: Failpoints,
     ) -> None:
         self._file, self._reading, self._transform = file, reading, transform
-        self._blocking, self._failpoints = blocking, failpoints
+        self._maker, self._failpoints = maker, failpoints
         self._size_bytes = file.size_bytes
         self._buffers: list[bytearray] = []
         self._seen_bytes = self._granted_bytes = 0
@@ -142,22 +143,30 @@ class LogBody:
             making.cancelled() or making.exception()  # looked at: nothing asked for this piece
 
     async def _make(self, index: int) -> Buffer:
-        chunk = await self._chunk(index)
+        start = index * self._transform.chunk_size
+        size_bytes = min(self._transform.chunk_size, self._size_bytes - start)
         if self._transform.is_identity:
-            return chunk
+            return await self._chunk(index, start, size_bytes)
         iv = self._ivs[index * IV_SIZE : (index + 1) * IV_SIZE] or None
-        piece: Buffer = await self._blocking.run(self._transform.transform, chunk, iv)
+
+        def transformed(chunk: memoryview) -> Buffer:
+            self._require_whole(len(chunk), size_bytes)
+            return self._transform.transform(chunk, iv)
+
+        piece = await self._maker.make(self._file, start, size_bytes, look=self._look, transform=transformed)
         self._sizes[index] = len(piece)
         return piece
 
-    async def _chunk(self, index: int) -> memoryview:
-        start = index * self._transform.chunk_size
+    async def _chunk(self, index: int, start: int, size_bytes: int) -> memoryview:
         if not self._buffers:
             self._buffers = [bytearray(min(self._transform.chunk_size, self._size_bytes)) for _ in range(_BUFFERS)]
-        chunk = memoryview(self._buffers[index % _BUFFERS])[: self._size_bytes - start]
-        if await self._file.read_into(start, chunk, self._look) != len(chunk):
-            raise SegmentChangedError(path=self._file.path, reason=f"it is shorter than {self._size_bytes} bytes")
+        chunk = memoryview(self._buffers[index % _BUFFERS])[:size_bytes]
+        self._require_whole(await self._file.read_into(start, chunk, self._look), size_bytes)
         return chunk
+
+    def _require_whole(self, count: int, size_bytes: int) -> None:
+        if count != size_bytes:
+            raise SegmentChangedError(path=self._file.path, reason=f"it is shorter than {self._size_bytes} bytes")
 
     def _look(self, position: int, part: memoryview) -> None:
         """Show a part, in the thread that reads.  What is read again was seen already."""
@@ -214,6 +223,7 @@ class SegmentObjects:
     ) -> None:
         self._settings, self._store = settings, store
         self._blocking, self._ids, self._failpoints = blocking, ids, failpoints
+        self._maker = ChunkMaker()
 
     def custom_metadata_of_started(self, topic: str) -> bytes | None:
         """Return the custom metadata of a COPY_SEGMENT_STARTED of ``topic``: the place where its objects go, so that they are
@@ -257,7 +267,7 @@ class SegmentObjects:
             file=file,
             reading=reading,
             transform=layout.transform,
-            blocking=self._blocking,
+            maker=self._maker,
             ids=self._ids,
             failpoints=self._failpoints,
         )

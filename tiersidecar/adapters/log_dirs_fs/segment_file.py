@@ -185,6 +185,15 @@ class OpenSegmentFile:
     ) -> int:
         return await self._run(self._read_through, position, buffer, look)
 
+    async def read_and_make(
+        self,
+        position: int,
+        buffer: memoryview,
+        look: Callable[[int, memoryview], None],
+        make: Callable[[memoryview], T],
+    ) -> T:
+        return await self._run(self._read_and_make, position, buffer, look, make)
+
     async def read_with_rests(
         self, position: int, buffer: memoryview, look: Callable[[int, memoryview], None] | None = None
     ) -> int:
@@ -216,6 +225,15 @@ class OpenSegmentFile:
             if count < len(wanted):
                 break
         return done
+
+    def _read_and_make(
+        self,
+        position: int,
+        buffer: memoryview,
+        look: Callable[[int, memoryview], None],
+        make: Callable[[memoryview], T],
+    ) -> T:
+        return make(buffer[: self._read_through(position, buffer, look)])
 
     def _read_in_turns(self, start: int, buffer: memoryview, look: Callable[[int, memoryview], None] | None) -> int:
         done = 0

@@ -181,7 +181,7 @@ class FilesystemStore:
             return await self._blocking.run(sweep, self._root / TEMPORARY_DIRECTORY, older_than_ms)
 
     async def _write(self, key: str, body: ObjectBody, temporary: TemporaryFile) -> os.stat_result:
-        await self._blocking.run(temporary.open)
+        await self._blocking.run(temporary.open, body.size_bytes)
         if body.source_file is not None:
             await self._copy(body, body.source_file, temporary)
         else:

@@ -1,13 +1,10 @@
 """The file that becomes an object: written aside, made durable, then given its name in one step.
 
 All functions here block and run in threads.
-
-Dirty pages of a file are written before fsync must do so: by sync_file_range(2), which Python lacks.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 from collections.abc import Callable
@@ -16,46 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from stat import S_IMODE, S_ISDIR, S_ISGID
 
-from tiersidecar.adapters.short_turns import short_turns
-from tiersidecar.domain.errors import SegmentChangedError
+from tiersidecar.adapters.short_turns import NativeTurns, short_turns
+from tiersidecar.adapters.stores.file_writes import FileWrites
+from tiersidecar.domain.errors import LogDirError, SegmentChangedError
+from tiersidecar.formats import native
+from tiersidecar.formats.native import TurnReader
 from tiersidecar.ports.store import Buffer, SourceFile
-
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_LIBC.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-_WAIT_BEFORE, _WRITE, _WAIT_AFTER = 1, 2, 4
-_NOT_SUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, errno.ESPIPE, errno.EOPNOTSUPP})
-
-
-def begin_write_back(fileno: int, position: int, size_bytes: int) -> None:
-    """Begin without waiting.  A hint: a file system that cannot is no error, since fsync makes the file durable."""
-    _LIBC.sync_file_range(fileno, position, size_bytes, _WRITE)
-
-
-def end_write_back(fileno: int, position: int, size_bytes: int) -> None:
-    """Wait until the disk has these pages.  It makes nothing durable: fsync does.
-
-    Raises:
-        OSError: the disk did not take them.  Linux reports that once for each open file: fsync would not report it again.
-    """
-    if _LIBC.sync_file_range(fileno, position, size_bytes, _WAIT_BEFORE | _WRITE | _WAIT_AFTER) == 0:
-        return
-    code = ctypes.get_errno()
-    if code not in _NOT_SUPPORTED:
-        raise OSError(code, os.strerror(code))
-
 
 SLICE_BYTES = 16 * 1024 * 1024
 """Most bytes copied in one call: how long a cancellation waits (10 ms on a quiet disk)."""
 _CACHED_BYTES = 1024 * 1024
-
-_WRITE_BACK_BYTES = 4 * 1024 * 1024
-"""Most bytes that gather before they are handed to the disk, and twice as many are in memory: the sync at the end is short, the
-broker's own writes do not queue behind a segment at once, and a segment takes no room in the page cache from what consumers
-read (U14).  Reused pages also cost less than fresh ones: a third of the processor time of a copy."""
-
-_SMALL_STEP_BYTES = 1024 * 1024
-"""The same for an upload that is in no hurry: handing 4 MiB to the disk, and letting go of as many, takes a core for 0.5 ms
-each.  Smaller ones would be seeks of a spinning disk."""
 
 _NAMING_ATTEMPTS = 64
 
@@ -85,73 +52,76 @@ class TemporaryFile:
     def __init__(self, *, directory: Path, name: str, modes: ObjectModes = PRIVATE) -> None:
         self._path, self._modes = directory / name, modes
         self._fileno = -1
-        self._written = 0
-        self._begun = 0
-        self._ended = 0
-        self._step_bytes = _WRITE_BACK_BYTES
-        self._let_go_bytes = _WRITE_BACK_BYTES
+        self._writes: FileWrites | None = None
 
-    def open(self) -> None:
-        """Create the file; the directory is made when missing, its parent is not."""
+    def open(self, size_bytes: int | None = None) -> None:
+        """Create the file, which is to have ``size_bytes`` (None: not known); the directory is made when missing, its parent is
+        not."""
         with suppress(FileExistsError):
             self._path.parent.mkdir(mode=PRIVATE.directory)
         self._fileno = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE.file)
         _set_mode(self._fileno, self._modes.file)
+        self._writes = FileWrites(self._fileno, size_bytes)
 
     @property
     def written_bytes(self) -> int:
-        return self._written
+        return self._opened.taken_bytes
 
     def take_small_steps(self) -> None:
-        """Gather less for the disk from now on, and drop pages in a later call of :meth:`write` than hands them over."""
-        self._step_bytes, self._let_go_bytes = _SMALL_STEP_BYTES, _SMALL_STEP_BYTES // 2
+        """Gather less for the disk from now on, and hold a core for less long."""
+        self._opened.take_small_steps()
 
     def write(self, piece: Buffer) -> None:
-        """Append the whole of ``piece``, let the disk begin with what gathered, and wait for what had gathered before."""
-        rest = memoryview(piece).cast("B")
-        while rest:
-            done = os.write(self._fileno, rest)
-            self._written += done
-            rest = rest[done:]
-        gathered = self._written - self._begun
-        if gathered >= self._step_bytes:
-            begin_write_back(self._fileno, self._begun, gathered)
-        if gathered >= self._let_go_bytes and self._begun > self._ended:
-            end_write_back(self._fileno, self._ended, self._begun - self._ended)
-            os.posix_fadvise(self._fileno, self._ended, self._begun - self._ended, os.POSIX_FADV_DONTNEED)
-            self._ended = self._begun
-        if gathered >= self._step_bytes:
-            self._begun = self._written
+        """Append the whole of ``piece``."""
+        self._opened.write(piece)
 
     def copy_slice(self, source: SourceFile, size_bytes: int = SLICE_BYTES) -> None:
-        """Append at most ``size_bytes`` of ``source``, in pieces that stay in the processor's cache between read and write.
+        """Append at most ``size_bytes`` of ``source``, in pieces that stay in the processor's cache between read and look.
 
         A copy in the kernel would be no cheaper, because ``source`` must be looked at.
 
         Raises:
             SegmentChangedError: the source ends before its range does.
         """
-        position = source.byte_range.start + self._written
+        writes = self._opened
+        position = source.byte_range.start + writes.taken_bytes
         stop = min(position + size_bytes, source.byte_range.stop)
-        buffer = memoryview(bytearray(min(_CACHED_BYTES, stop - position)))
         while position < stop:
-            count = source.read_into(position, buffer[: stop - position])
-            if count == 0:
-                reason = f"it ends at byte {position} of {source.byte_range.stop}"
-                raise SegmentChangedError(path=source.path, reason=reason)
-            self.write(buffer[:count])
+            count = source.read_into(position, writes.room(min(_CACHED_BYTES, stop - position)))
+            _require_some(count, source, position)
+            writes.took(count)
             position += count
 
     def copy_with_rests(self, source: SourceFile, size_bytes: int) -> None:
         """Copy like :meth:`copy_slice`, in short turns with rests between them: a broker's thread that wakes up on this core
         waits at most for the end of a turn.  A rest costs a fraction of coming here once more from the event loop."""
-        start = source.byte_range.start + self._written
-        for _, count in short_turns(source.fileno, start, min(start + size_bytes, source.byte_range.stop)):
+        start = source.byte_range.start + self.written_bytes
+        stop = min(start + size_bytes, source.byte_range.stop)
+        if native.core.walks is not None:
+            self._copy_in_native_turns(native.core.walks, source, start, stop)
+            return
+        for _, count in short_turns(source.fileno, start, stop):
             self.copy_slice(source, count)
+
+    def _copy_in_native_turns(self, reader: TurnReader, source: SourceFile, position: int, stop: int) -> None:
+        """Read in turns without the interpreter's lock, and look at some of them at once."""
+        writes = self._opened
+        turns = NativeTurns(reader, source.fileno, position, stop)
+        while position < stop:
+            room = writes.room(min(turns.at_once_bytes, stop - position))
+            try:
+                count = turns.read_into(position, room)
+            except OSError as error:
+                raise LogDirError(path=source.path, reason=str(error.strerror)) from error
+            _require_some(count, source, position)
+            source.look(position, room[:count])
+            writes.took(count)
+            position += count
 
     def make_durable(self) -> os.stat_result:
         """fsync, and let go of the pages: our upload must not push the broker's own out of the page cache (U14), and a
         later read-back comes from the disk, not from memory."""
+        self._opened.finish()
         os.fsync(self._fileno)
         os.posix_fadvise(self._fileno, 0, 0, os.POSIX_FADV_DONTNEED)
         return os.fstat(self._fileno)
@@ -177,10 +147,23 @@ class TemporaryFile:
         self._close()
         self._path.unlink(missing_ok=True)
 
+    @property
+    def _opened(self) -> FileWrites:
+        assert self._writes is not None, "opened before it is written"
+        return self._writes
+
     def _close(self) -> None:
+        if self._writes is not None:
+            self._writes.close()
         if self._fileno >= 0:
             os.close(self._fileno)
             self._fileno = -1
+
+
+def _require_some(count: int, source: SourceFile, position: int) -> None:
+    if count == 0:
+        reason = f"it ends at byte {position} of {source.byte_range.stop}"
+        raise SegmentChangedError(path=source.path, reason=reason)
 
 
 def sync_directories(directory: Path, *, root: Path) -> None:

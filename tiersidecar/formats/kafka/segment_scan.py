@@ -59,6 +59,7 @@ class SegmentScanner:
         self._next_base_offset = next_base_offset
         self._slice_position = 0
         self._file_crc = 0
+        self._is_summed = False
         self._batch_count = 0
         self._last_offset = base_offset - 1
         self._max_timestamp = NO_TIMESTAMP
@@ -84,7 +85,7 @@ class SegmentScanner:
             CorruptDataError: with the position of the batch and what is wrong with it.
         """
         view = memoryview(buffer)
-        self._file_crc = crc32c(view, self._file_crc)
+        self._is_summed = False
         offset = 0
         while offset < len(view):
             if not self._head:
@@ -92,6 +93,8 @@ class SegmentScanner:
                 self._batch_position = self._slice_position + offset
             if offset < len(view):
                 offset = self._take_part(view, offset)
+        if not self._is_summed:
+            self._file_crc = crc32c(view, self._file_crc)
         self._slice_position += len(view)
 
     def finish(self) -> SegmentScan:
@@ -160,7 +163,13 @@ class SegmentScanner:
     def _walk(self, walks: Walks, view: memoryview, offset: int) -> int:
         """Run :meth:`_loop` in native code, up to the first batch that it does not know for certain to be plain."""
         last_offset, latest = clamped(self._last_offset), self._max_timestamp
-        stop, count, last_offset, latest, spans = walks.scan(view, offset, self._epoch, last_offset, latest)
+        if self._is_summed:
+            stop, count, last_offset, latest, spans = walks.scan(view, offset, self._epoch, last_offset, latest)
+        else:  # the first walk over a slice sums the whole slice on its way
+            self._file_crc, stop, count, last_offset, latest, spans = walks.sum_and_scan(
+                view, offset, self._file_crc, self._epoch, last_offset, latest
+            )
+            self._is_summed = True
         for begin, end in spans:
             self._transactions.take(view[begin:end], where=self._where, position=self._slice_position + begin)
         if count:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -84,6 +85,35 @@ async def test_reads_are_short_only_at_the_end(log_dirs: FilesystemLogDirs, dire
         assert buffer[:30] == data[-30:]
         assert await opened.read_into(len(data) + 5, buffer) == 0
         assert await opened.read_into(7, buffer[:0]) == 0
+
+
+async def test_something_is_made_of_what_was_read_in_the_thread_that_reads(
+    log_dirs: FilesystemLogDirs, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it was looked at by then, and what is found wrong there is made into nothing."""
+    monkeypatch.setattr(segment_file, "SLICE_BYTES", 40)
+    data, seen, threads = log(directory).read_bytes(), bytearray(), set[int]()
+
+    def look(position: int, part: memoryview) -> None:
+        assert position == 7 + len(seen)
+        seen.extend(part)
+        threads.add(threading.get_ident())
+
+    def make(part: memoryview) -> bytes:
+        assert seen == part
+        threads.add(threading.get_ident())
+        return bytes(part) + b" made"
+
+    def refuse(position: int, part: memoryview) -> None:
+        raise CorruptDataError(where="a.log", position=position, reason="checksum")
+
+    async with log_dirs.open_segment(sealed_segment(directory, 0)) as opened:
+        buffer = memoryview(bytearray(100))
+        assert await opened.read_and_make(7, buffer, look, make) == data[7:107] + b" made"
+        assert len(threads) == 1
+        assert threading.get_ident() not in threads
+        with pytest.raises(CorruptDataError, match="checksum"):
+            await opened.read_and_make(0, buffer, refuse, make)
 
 
 async def test_a_flipped_bit_is_found_and_placed(log_dirs: FilesystemLogDirs, directory: Path) -> None:
