@@ -3,8 +3,8 @@
 There is no lock, so that no process waits for another, whatever becomes of it.  Each number is eight bytes, aligned, and so is
 read whole.  The row of a process that has died is cleared by the one that started it.
 
-Layout, in words of eight bytes: a secret of two words, the number of places, then the rows.  A row has an amount and a beginning
-(:class:`Taken`) for each thing that is shared as a whole, and a table of ``places`` for what has a key: hash of the key, amount,
+Layout, in words of eight bytes: a secret of two words, the number of places, then the rows.  A row has amount and beginning
+(:class:`Taken`) of each thing that is shared as a whole, and a table of ``places`` for what has a key: hash of the key, amount,
 beginning.  A key is at its place or at one of the next ones, and at none where all of these are taken: then the others do not
 see it, which takes more keys than there may be.
 """

@@ -1,7 +1,7 @@
 """Who may have how much of a limit that the workers of a gateway share, by what the others have taken.
 
-Each worker decides alone, by numbers that the others may change at the same moment.  So the rules are such that a worker needs no
-answer from another one, and that a worker that stands still, or has just died, takes nothing from the rest but what it has.
+Each worker decides alone, by numbers that the others may change at the same moment.  So the rules are such that a worker needs
+no answer from another one, and that one that stands still, or has just died, takes nothing from the rest but what it has.
 """
 
 from __future__ import annotations
