@@ -63,7 +63,7 @@ class Worker:
         while True:
             # Silence is what ends a worker that has stopped working: see Group.
             if stopped := progress.stopped():
-                if stopped != logged:
+                if not logged:
                     log.error("watchdog.withheld", reason=stopped)
             else:
                 usage.look()

@@ -69,7 +69,7 @@ async def running(group: Group) -> AsyncIterator[None]:
 
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(patient_s(30)):
-        while not condition():
+        while not condition():  # noqa: ASYNC110  it is another process that changes it
             await asyncio.sleep(0.01)
 
 
