@@ -15,7 +15,7 @@ from tiersidecar.decide.reader_quotas import ColdReader, ReaderQuotaRule
 from tiersidecar.domain.errors import NoMemoryLeftError, TooLargeToOpenError
 from tiersidecar.ports.metrics.gateway import GATEWAY_CONNECTIONS_REFUSED
 from tiersidecar.reading.reader_limits import ColdReads
-from tiersidecar.services.gateway.frames import ResponseMemory
+from tiersidecar.services.gateway.frames import MemoryPart, ResponseMemory
 from tiersidecar.services.gateway.unauthenticated import (
     ListenerLogins,
     PendingLogin,
@@ -39,14 +39,18 @@ def shares(table: WorkerTable) -> tuple[RowShares, RowShares]:
     return RowShares(table, 1), RowShares(table, 2)
 
 
+def part_of(memory: ResponseMemory, client: str) -> MemoryPart:
+    return memory.part(lambda: client)
+
+
 def test_a_response_waits_for_what_another_worker_gives_back(table: WorkerTable) -> None:
     """Half of the memory is divided, a quarter each; the rest is the first's who needs it."""
     first, second = (ResponseMemory(400, shares=one) for one in shares(table))
-    parts = [first.part(lambda name=name: name) for name in "abcd"]
+    parts = [part_of(first, name) for name in "abcd"]
     assert all(part.take(100, lambda: None) for part in parts[:3])
     assert parts[3].take_some(100) == 0, "the last quarter is the other worker's"
     got: list[int] = []
-    theirs = [second.part(lambda name=name: name) for name in "ef"]
+    theirs = [part_of(second, name) for name in "ef"]
     assert theirs[0].take(100, lambda: None)
     assert not theirs[1].take(60, lambda: got.append(60))
     parts[0].give_back(100)
@@ -60,7 +64,7 @@ def test_a_response_waits_for_what_another_worker_gives_back(table: WorkerTable)
 def test_a_worker_always_has_room_for_a_response(table: WorkerTable) -> None:
     first, second = (ResponseMemory(400, shares=one) for one in shares(table))
     for name in "abcdefgh":
-        first.part(lambda name=name: name).take_some(100)
+        part_of(first, name).take_some(100)
     assert first.held_bytes == 300
     assert second.part_bytes == 100
     assert second.part(lambda: "z").take(100, lambda: None)
