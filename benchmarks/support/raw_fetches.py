@@ -16,7 +16,7 @@ _TIMEOUT_S = 60.0
 
 @dataclass(slots=True)
 class RawFetches:
-    """``clients`` connections to ``servers``: each fetches the offsets of one partition below ``stop``, from another place on."""
+    """``clients`` connections to ``servers``: each fetches one partition below ``stop``, from another place on."""
 
     servers: str
     topic_id: bytes
