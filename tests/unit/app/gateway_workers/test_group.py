@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -127,6 +128,27 @@ async def test_a_worker_that_is_killed_is_started_again_and_keeps_nothing_of_the
         assert sorted(one.amount for one in shown) == [0, 5]
         assert NOTHING in shown
         await until(lambda: value(group, GATEWAY_CONNECTIONS) == 10)
+
+
+async def test_workers_that_are_killed_at_any_moment_leave_nothing(
+    table: WorkerTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While they begin, report or wait: what is counted only grows, and in the end all is as if nothing had been."""
+    monkeypatch.setattr(group_module, "_AGAIN_LAST_S", 0.01)
+    group, chances, counted = group_of(table, "work"), random.Random(1), 0.0
+    async with running(group):
+        for _ in range(20):
+            await until(lambda: group._lives)
+            await asyncio.sleep(chances.uniform(0, 0.1))
+            life = chances.choice(list(group._lives.values()) or [None])
+            if life is not None and life.process.returncode is None:
+                life.process.kill()
+            now = value(group, GATEWAY_REQUESTS)
+            assert now >= counted
+            counted = now
+        await until(lambda: value(group, GATEWAY_WORKERS) == 2)
+        await until(lambda: value(group, GATEWAY_CONNECTIONS) == 10)
+        assert group.reason_not_ready(1) == group.reason_not_ready(2) == ""
 
 
 @pytest.mark.parametrize("behaviour", ["silent", "falls silent", "nonsense"])
