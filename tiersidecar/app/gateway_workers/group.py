@@ -92,6 +92,8 @@ class Group:
         Raises:
             ConfigError: a worker cannot use the configuration, cancelling the body; only before all have been ready.
         """
+        for reason in ("ended", "hung"):  # from 0 on, so that the first one is seen as an increase
+            self.telemetry.count(GATEWAY_WORKER_STARTS, 0, reason=reason)
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(self._keep(number), name=f"gateway worker {number}")
