@@ -20,7 +20,6 @@ def main() -> None:
         signal.pause()
     if behaviour.startswith("exit"):
         sys.exit(int(behaviour.removeprefix("exit")))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     reloads, number = 0, 0
     channel.settimeout(_EVERY_S)
     while True:
@@ -43,7 +42,7 @@ def main() -> None:
             said = channel.recv(100)
         except TimeoutError:
             continue
-        if not said:
+        if not said or b"stop" in said:
             sys.exit(0)
         reloads += said.count(b"reload")
 

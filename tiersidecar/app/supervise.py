@@ -135,13 +135,13 @@ async def _supervise(
     config: Config, roles: frozenset[Role], load: Callable[[], Config], place: WorkerPlace | None
 ) -> int:
     loop, before_stop = asyncio.get_running_loop(), BeforeStop()
-    if place is not None:
-        run = _run_worker(config, place, load, before_stop)
-    elif is_served_by_workers(config, roles):
-        run = _run_with_workers(config, roles, load, before_stop)
-    else:
-        run = _run(config, roles, load, before_stop)
     with stop_on_signals(loop) as stopping:
+        if place is not None:
+            run = _run_worker(config, place, load, before_stop, stopping.set)
+        elif is_served_by_workers(config, roles):
+            run = _run_with_workers(config, roles, load, before_stop)
+        else:
+            run = _run(config, roles, load, before_stop)
         daemon = asyncio.create_task(run, name="daemon")
         stop = asyncio.create_task(stopping.wait(), name="stop signal")
         await asyncio.wait((daemon, stop), return_when=asyncio.FIRST_COMPLETED)
@@ -189,7 +189,13 @@ async def _run(config: Config, roles: frozenset[Role], load: Callable[[], Config
         await _run_roles(stack, ground)
 
 
-async def _run_worker(config: Config, place: WorkerPlace, load: Callable[[], Config], before_stop: BeforeStop) -> None:
+async def _run_worker(
+    config: Config,
+    place: WorkerPlace,
+    load: Callable[[], Config],
+    before_stop: BeforeStop,
+    stop: Callable[[], None],
+) -> None:
     """Run a worker of a gateway: its status is a report to the process that started it."""
     async with AsyncExitStack() as stack:
         worker = Worker(place)
@@ -198,7 +204,13 @@ async def _run_worker(config: Config, place: WorkerPlace, load: Callable[[], Con
         reloader = Reloader(config, ground.tuning, load)
         await _begin(stack, ground, before_stop, reloader)
         await stack.enter_async_context(
-            worker.reporting(ground.status, progress=ground.progress, reload=reloader.reload, clock=ground.clock)
+            worker.reporting(
+                ground.status,
+                progress=ground.progress,
+                reload=reloader.reload,
+                stop=stop,
+                clock=ground.clock,
+            )
         )
         await _run_roles(stack, ground)
 

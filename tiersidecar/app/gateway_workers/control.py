@@ -14,8 +14,8 @@ from typing import Any
 
 from tiersidecar.reading.reader_limits import ColdReading
 
-RELOAD = "reload"
-"""Sent to a worker: read the configuration again."""
+RELOAD, STOP = "reload", "stop"
+"""Sent to a worker: read the configuration again; stop in order."""
 
 _MOST_LINE_BYTES = 16 * 1024 * 1024
 

@@ -20,7 +20,7 @@ import structlog
 
 from tiersidecar.adapters.telemetry_relayed import SummedTelemetry
 from tiersidecar.adapters.worker_table import WorkerTable
-from tiersidecar.app.gateway_workers.control import RELOAD, Channel, Report, pair
+from tiersidecar.app.gateway_workers.control import RELOAD, STOP, Channel, Report, pair
 from tiersidecar.app.gateway_workers.place import WorkerPlace
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.ports.clock import Clock
@@ -114,7 +114,7 @@ class Group:
         """Tell all workers to stop, and start none again."""
         self._stopping.set()
         for life in self._lives.values():
-            _signal(life.process, signal.SIGTERM)
+            _stop(life)
 
     async def stop_soon(self) -> None:
         """Do the same before the stop of this process."""
@@ -194,7 +194,7 @@ class Group:
         life = self._lives[number] = _Life(process, await Channel.of(ours))
         log.info("gateway.worker.started", worker=number, pid=process.pid)
         if self._stopping.is_set():
-            _signal(process, signal.SIGTERM)
+            _stop(life)
         try:
             await self._hear(number, life)
             if not life.is_hung:
@@ -264,6 +264,13 @@ async def _end(process: Process) -> int:
             return await process.wait()
     _signal(process, signal.SIGKILL)
     return await process.wait()
+
+
+def _stop(life: _Life) -> None:
+    # No signal: a service manager sends one to all processes of a unit, and a second one would end a worker at once.
+    life.channel.say(STOP)
+    if life.report is None:  # it has no clients, and does not listen yet
+        _signal(life.process, signal.SIGTERM)
 
 
 def _signal(process: Process, number: signal.Signals) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import resource
-import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -16,7 +14,7 @@ import structlog
 
 from tiersidecar.adapters.telemetry_relayed import RelayedTelemetry
 from tiersidecar.adapters.worker_table import RowShares, WorkerTable
-from tiersidecar.app.gateway_workers.control import RELOAD, Channel, Report
+from tiersidecar.app.gateway_workers.control import RELOAD, STOP, Channel, Report
 from tiersidecar.app.gateway_workers.place import WorkerPlace
 from tiersidecar.app.process_status import ProcessStatus
 from tiersidecar.app.service_manager import Progress
@@ -41,13 +39,20 @@ class Worker:
 
     @asynccontextmanager
     async def reporting(
-        self, status: ProcessStatus, *, progress: Progress, reload: Callable[[], None], clock: Clock
+        self,
+        status: ProcessStatus,
+        *,
+        progress: Progress,
+        reload: Callable[[], None],
+        stop: Callable[[], None],
+        clock: Clock,
     ) -> AsyncIterator[None]:
-        """Report while the body runs; the process is stopped in order when the one that started it closes the channel."""
+        """Report while the body runs.  ``stop`` is called when it is told to stop, or the channel is closed; a signal may have
+        come before."""
         channel = await Channel.of(socket.socket(fileno=self.place.control_fd))
         tasks = [
             asyncio.create_task(self._report(channel, status, progress, clock), name="worker reports"),
-            asyncio.create_task(_listen(channel, reload), name="worker is told"),
+            asyncio.create_task(_listen(channel, reload, stop), name="worker is told"),
         ]
         try:
             yield
@@ -75,11 +80,13 @@ class Worker:
             await clock.sleep(_REPORT_S)
 
 
-async def _listen(channel: Channel, reload: Callable[[], None]) -> None:
+async def _listen(channel: Channel, reload: Callable[[], None], stop: Callable[[], None]) -> None:
     async for word in channel.words():
         if word == RELOAD:
             reload()
-    os.kill(os.getpid(), signal.SIGTERM)
+        elif word == STOP:
+            stop()
+    stop()
 
 
 def report_of(status: ProcessStatus, metrics: Mapping[str, object]) -> Report:

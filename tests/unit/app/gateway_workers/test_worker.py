@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -13,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.manual_clock import ManualClock, settle
+from tests.support.manual_clock import ManualClock
 from tests.support.patience import patient_s
 from tests.unit.app.config.config_files import LEAST, load
 from tiersidecar.adapters.telemetry_relayed import SummedTelemetry
 from tiersidecar.adapters.worker_table import WorkerTable
-from tiersidecar.app.gateway_workers.control import RELOAD, Channel, Report, pair
+from tiersidecar.app.gateway_workers.control import RELOAD, STOP, Channel, Report, pair
 from tiersidecar.app.gateway_workers.place import WorkerPlace
 from tiersidecar.app.gateway_workers.worker import Worker
 from tiersidecar.app.identity import Identity
@@ -49,6 +48,7 @@ class Reporting:
     def __init__(self, table: WorkerTable, status: ProcessStatus) -> None:
         ours, theirs = pair()
         self._ours, self.clock, self.status, self.reloads = ours, ManualClock(), status, 0
+        self.stopping = asyncio.Event()
         place = WorkerPlace(
             number=2, starter_pid=1, control_fd=theirs.detach(), table_fd=os.dup(table.fd), ports=(9192,)
         )
@@ -60,7 +60,13 @@ class Reporting:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Channel]:
         channel = await Channel.of(self._ours)
-        reporting = self.worker.reporting(self.status, progress=self.progress, reload=self._reload, clock=self.clock)
+        reporting = self.worker.reporting(
+            self.status,
+            progress=self.progress,
+            reload=self._reload,
+            stop=self.stopping.set,
+            clock=self.clock,
+        )
         async with asyncio.timeout(patient_s(30)), reporting:
             yield channel
         channel.close()
@@ -113,19 +119,20 @@ async def test_it_is_told_to_reload(table: WorkerTable, status: ProcessStatus) -
             await asyncio.sleep(0.01)
 
 
-async def test_it_stops_in_order_when_the_channel_is_closed(table: WorkerTable, status: ProcessStatus) -> None:
-    stopping = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_it_stops_in_order_when_it_is_told_or_the_channel_is_closed(
+    table: WorkerTable, status: ProcessStatus, is_told: bool
+) -> None:
+    """No signal is sent for that: the unit's stop has sent one, and a second one would end it at once."""
     one = Reporting(table, status)
-    try:
-        async with one.running() as channel:
-            await channel.line()
+    async with one.running() as channel:
+        await channel.line()
+        if is_told:
+            channel.say(STOP)
+        else:
             channel.close()
-            await stopping.wait()
-            await one.clock.advance(3)
-            await settle()
-    finally:
-        asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+        await one.stopping.wait()
+        await one.clock.advance(3)
 
 
 PROGRAM = """
