@@ -465,6 +465,7 @@ ELSEWHERE: dict[str, str] = {
         (f"source.{key}" for key in ("bootstrap.servers", "client.id", "request.timeout.ms")),
         "unit/app/test_wiring.py::test_the_topics_of_a_mount_are_reached_as_the_source_says",
     ),
+    "gateway.workers": "integration/test_gateway_workers.py::test_clients_read_what_is_remote_through_each_worker",
     "gateway.sasl.raw.tokens": "integration/test_gateway_attacks.py",
     "gateway.remote.log.dir": "integration/test_gateway_clients.py"
     "::test_kafka_log_dirs_shows_remote_sizes_to_those_who_may_describe_the_cluster",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tiersidecar.formats.wire.cursor import ApiKey
+from tiersidecar.ports.shares import Shares
 from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 from tiersidecar.services.gateway.exchange import Rewrite
 from tiersidecar.services.gateway.frames import ResponseMemory
@@ -179,6 +180,7 @@ async def gateway_between(
     tls: ssl.SSLContext | None = None,
     client_tls: ssl.SSLContext | None = None,
     unauthenticated: Unauthenticated | None = None,
+    shares: Shares | None = None,
 ) -> AsyncIterator[Ends]:
     """``more`` may change the table of rewrites before ApiVersions is put in; clients meet ``tls``, and have ``client_tls``."""
     rewrites: dict[int, Rewrite] = frame_rewrites(ADVERTISED, raw_tokens=raw_tokens)
@@ -210,6 +212,7 @@ async def gateway_between(
                 memory=memory,
                 telemetry=telemetry,
                 unauthenticated=unauthenticated,
+                shares=shares,
             )
         )
         ends = Ends(

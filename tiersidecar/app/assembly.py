@@ -82,6 +82,7 @@ def assemble(stack: AsyncExitStack, opened: Opened) -> Parts:
         requests_left_alone=opened.requests_left_alone,
         commits=opened.commits,
         mount=opened.mount,
+        shares=opened.shares,
         manifests=manifests,
         lineages=lineages,
         policies=policies,

@@ -20,6 +20,7 @@ from tiersidecar.app.config.config import Config, load_config
 from tiersidecar.app.config.report import warnings_of
 from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.config.values import Address
+from tiersidecar.app.gateway_workers.place import WorkerPlace, worker_config
 from tiersidecar.domain.errors import ConfigError, TiersidecarError
 from tiersidecar.formats import native
 
@@ -47,6 +48,13 @@ def main() -> None:
         raise
 
 
+def _worker_place(text: str) -> WorkerPlace:
+    try:
+        return WorkerPlace.parse(text)
+    except ValueError:
+        raise typer.BadParameter("is not for people to use") from None
+
+
 @app.command()
 def run(
     config_file: Annotated[
@@ -71,6 +79,10 @@ def run(
             help="Replaces status.listen, for a second process with the same configuration.",
         ),
     ] = None,
+    gateway_worker: Annotated[
+        WorkerPlace | None,
+        typer.Option(hidden=True, parser=_worker_place, help="Given by the process that starts this one."),
+    ] = None,
 ) -> None:
     """Run the daemon until SIGTERM or SIGINT.
 
@@ -81,6 +93,8 @@ def run(
 
     def load() -> Config:
         config = load_config(config_file, os.environ)
+        if gateway_worker is not None:
+            return worker_config(config, gateway_worker)
         return config if status_listen is None else config.with_status_listen(status_listen)
 
     with _expected_errors():
@@ -92,13 +106,15 @@ def run(
     from tiersidecar.app.logging import configure_logging
 
     configure_logging(config.logging)
+    if gateway_worker is not None:
+        structlog.contextvars.bind_contextvars(worker=gateway_worker.number)
     log = structlog.get_logger(__name__)
     names = sorted(wanted)
     log.info("daemon.starting", version=_version(), roles=names, mode=config.mode.value, config=str(config_file))
     _log_core()
-    for warning in warnings_of(config):
+    for warning in warnings_of(config) if gateway_worker is None else ():
         log.warning("config.warning", warning=warning)
-    raise typer.Exit(_run_daemon(config, wanted, load))
+    raise typer.Exit(_run_daemon(config, wanted, load, gateway_worker))
 
 
 @app.command()
@@ -147,13 +163,13 @@ def _roles(text: str) -> frozenset[Role]:
     return frozenset(Role(name) for name in names)
 
 
-def _run_daemon(config: Config, roles: frozenset[Role], load: Callable[[], Config]) -> int:
+def _run_daemon(config: Config, roles: frozenset[Role], load: Callable[[], Config], worker: WorkerPlace | None) -> int:
     import structlog
 
     from tiersidecar.app.supervise import run_daemon
 
     try:
-        return run_daemon(config, roles, load)
+        return run_daemon(config, roles, load, worker)
     except TiersidecarError as error:
         structlog.get_logger(__name__).error("daemon.failed", error=type(error).__name__, reason=str(error))
         return WRONG_USAGE if isinstance(error, ConfigError) else FAILED

@@ -24,6 +24,7 @@ from tiersidecar.app.builders.security import bootstrap_servers, broker_security
 from tiersidecar.app.config.top_level import Mode, Role
 from tiersidecar.app.parts import Parts
 from tiersidecar.domain.errors import ConfigError
+from tiersidecar.ports.clock import Clock
 from tiersidecar.services.gateway.address_watch import AddressWatch, AdvertisedListener
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic
 from tiersidecar.services.gateway.frames import ResponseMemory
@@ -35,6 +36,7 @@ from tiersidecar.tasks.roster import keep_roster
 log = structlog.get_logger(__name__)
 
 _ADDRESSES_LOOKED_AT_S = 30.0
+_OTHERS_LOOKED_AT_S = 0.05
 
 
 async def run_gateway(parts: Parts) -> None:
@@ -44,9 +46,9 @@ async def run_gateway(parts: Parts) -> None:
         ConfigError: a certificate cannot be used, or the section ``source`` is missing.
         ListenError: an address cannot be listened on.
     """
-    section = parts.config.gateway
-    memory = ResponseMemory(section.response_memory_bytes)
-    unauthenticated = Unauthenticated(unauthenticated_limits(section))
+    section, shares = parts.config.gateway, parts.shares
+    memory = ResponseMemory(section.response_memory_bytes, shares=shares)
+    unauthenticated = Unauthenticated(unauthenticated_limits(section), shares)
     parts.status.reasons.append(_reason_not_listening)
     async with AsyncExitStack() as stack:
         audit = await _open_audit(stack, parts)
@@ -73,20 +75,31 @@ async def run_gateway(parts: Parts) -> None:
             advertised = advertised_addresses(listener, parts.identity.broker_id)
             serving = await stack.enter_async_context(
                 serve_gateway(
-                    listener_settings(parts.config, listener),
+                    listener_settings(parts.config, listener, is_one_of_several=shares is not None),
                     rewrites=gateway_rewrites(parts, tier, advertised),
                     limits=gateway_limits(section),
                     memory=memory,
                     telemetry=parts.telemetry,
                     unauthenticated=unauthenticated,
                     audit=audit,
+                    shares=shares,
                 )
             )
             log.info("gateway.listening", listener=serving.name, host=serving.host, port=serving.port)
             configured = bool(listener.advertised_nodes) or listener.advertised_pattern is not None
             watched[serving.name] = AdvertisedListener(advertised=advertised, configured=configured)
         parts.status.reasons.remove(_reason_not_listening)
+        if shares is not None:
+            looking = asyncio.create_task(_look_at_others(memory, parts.clock), name="memory of other workers")
+            stack.callback(looking.cancel)
         await _keep_looking(parts, watched, tier)
+
+
+async def _look_at_others(memory: ResponseMemory, clock: Clock) -> None:
+    """See what other workers give back: they have no way to wake a response here that waits for memory."""
+    while True:
+        await clock.sleep(_OTHERS_LOOKED_AT_S)
+        memory.look_again()
 
 
 def _reason_not_listening() -> str:

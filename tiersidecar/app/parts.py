@@ -20,6 +20,7 @@ from tiersidecar.ports.log_dirs import LogDirs
 from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.pins import Pins
 from tiersidecar.ports.proposals import Proposals
+from tiersidecar.ports.shares import Shares
 from tiersidecar.ports.state_records import RequestingStateLog
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import Telemetry
@@ -76,6 +77,8 @@ class Opened:
     """The commits of consumer groups; None where nothing of them is put into the store."""
     mount: Mount = field(default_factory=Mount)
     """The read-only mount: ``metadata`` and ``state`` are its source's then."""
+    shares: Shares | None = None
+    """What other processes of the same gateway have taken; None where there are none."""
 
     @property
     def edges(self) -> Edges:

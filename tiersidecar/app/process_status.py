@@ -26,7 +26,7 @@ from tiersidecar.formats import native
 from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.state_log import StateLog
 from tiersidecar.ports.state_records import KnownLeases, TrashLog
-from tiersidecar.reading.reader_limits import ColdReads
+from tiersidecar.reading.reader_limits import ColdReading, ColdReads, summed_readings
 from tiersidecar.services.status.source import DiskStatus, PartitionStatus, SidecarStatus, StatusSummary, TierBytes
 from tiersidecar.tasks.copy_admission import pending_copies
 from tiersidecar.tasks.explain import ExplainTask
@@ -66,6 +66,10 @@ class ProcessStatus:
     calls_ended: Callable[[], int] = lambda: 0
     """How many slices of segments were read."""
     cold: ColdReads | None = None
+    cold_elsewhere: Callable[[], Sequence[ColdReading]] = lambda: ()
+    """Readers of remote data through worker processes."""
+    node_elsewhere: Callable[[], tuple[str, int] | None] = lambda: None
+    """Cluster id and node id of the broker, as worker processes know them: a process that only starts them asks no broker."""
     deletes_blocked: Callable[[], str] = lambda: ""
     mount_halted: Callable[[TopicIdPartition], str] = lambda _: ""
     mount_halts: Callable[[], Sequence[str]] = lambda: ()
@@ -88,6 +92,8 @@ class ProcessStatus:
                 yield self._partition(tiered)
 
     def summary(self) -> StatusSummary:
+        own = None if self.identity is None else (self.identity.cluster_id, self.identity.broker_id)
+        cluster_id, node_id = own or self.node_elsewhere() or (None, None)
         return StatusSummary(
             version=self.version,
             core=str(native.core),
@@ -96,8 +102,8 @@ class ProcessStatus:
             deletes_enabled=self.config.deletes_enabled,
             store=self.store,
             started_ms=self.started_ms,
-            cluster_id=None if self.identity is None else self.identity.cluster_id,
-            node_id=None if self.identity is None else self.identity.broker_id,
+            cluster_id=cluster_id,
+            node_id=node_id,
             refused_topics=self.table.refused_topics,
             untrimmable_topics=self.table.untrimmable_topics,
             log_dir_faults=self.table.local.faults,
@@ -109,7 +115,7 @@ class ProcessStatus:
             paused=self._paused(),
             disks=[_disk(note) for note in self.table.disks],
             standing_by=self.standing_by(),
-            cold_readers=() if self.cold is None else self.cold.readings,
+            cold_readers=summed_readings([*(() if self.cold is None else self.cold.readings), *self.cold_elsewhere()]),
         )
 
     def _paused(self) -> Sequence[str]:

@@ -29,6 +29,9 @@ from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.report import effective_settings
 from tiersidecar.app.config.top_level import Mode, Role
 from tiersidecar.app.gateway_role import run_gateway
+from tiersidecar.app.gateway_workers.place import WorkerPlace, is_served_by_workers
+from tiersidecar.app.gateway_workers.start import prepare_workers, show_workers
+from tiersidecar.app.gateway_workers.worker import Worker
 from tiersidecar.app.parts import Parts
 from tiersidecar.app.process_status import ProcessStatus
 from tiersidecar.app.read_role import run_read
@@ -37,7 +40,7 @@ from tiersidecar.app.state_dir import keep_files_private
 from tiersidecar.app.stop_signals import BeforeStop, stop_on_signals
 from tiersidecar.app.tier_role import announce_stop, given_back_after, run_tier
 from tiersidecar.app.tuning import RELOADABLE, Tuning
-from tiersidecar.app.wiring import open_ground, open_parts
+from tiersidecar.app.wiring import Ground, open_ground, open_parts
 from tiersidecar.domain.errors import ConfigError, TiersidecarError
 from tiersidecar.ports.clock import Clock
 from tiersidecar.tasks.groups_below_trim import GroupsBelowTrim
@@ -46,8 +49,12 @@ from tiersidecar.tasks.groups_below_trim import GroupsBelowTrim
 class Reloader:
     """Holds what is in force against what the file says.  A file with a fault changes nothing."""
 
-    def __init__(self, config: Config, tuning: Tuning, load: Callable[[], Config]) -> None:
+    def __init__(
+        self, config: Config, tuning: Tuning, load: Callable[[], Config], then: Callable[[], None] = lambda: None
+    ) -> None:
+        """``then`` is called when a file has been read."""
         self._started_with, self._in_force, self._tuning, self._load = config, config, tuning, load
+        self._then = then
 
     def reload(self) -> None:
         """Read, compare, apply, and say what came of it."""
@@ -59,6 +66,7 @@ class Reloader:
         applied = sorted(changed_keys(self._in_force, wanted) & RELOADABLE)
         self._tuning.apply(wanted)
         self._in_force = wanted
+        self._then()
         log.info("config.reloaded", applied=applied)
         if waiting := sorted(changed_keys(self._started_with, wanted) - RELOADABLE):
             log.warning("config.reload.needs_restart", keys=waiting)
@@ -105,24 +113,36 @@ RoleMain = Callable[[Any], Coroutine[Any, Any, None]]
 _SERVING: dict[Role, RoleMain] = {Role.READ: run_read, Role.GATEWAY: run_gateway}
 
 
-def run_daemon(config: Config, roles: frozenset[Role], load: Callable[[], Config]) -> int:
+def run_daemon(
+    config: Config, roles: frozenset[Role], load: Callable[[], Config], place: WorkerPlace | None = None
+) -> int:
     """Run until SIGTERM, SIGINT or a fatal error; gives the exit code (0 stopped, 1 fatal, 2 configuration).
 
-    ``load`` reads the configuration anew, for SIGHUP.
+    ``load`` reads the configuration anew, for SIGHUP.  ``place`` is that of a worker process, which another one has started.
     """
+    if place is not None:
+        place.end_with_starter()
     keep_files_private()
     take_descriptors()
     faulthandler.enable()  # the watchdog's SIGABRT then leaves the stacks of all threads on stderr
     reuse_freed_memory()  # before the first thread
     sys.setswitchinterval(_SWITCH_S)
     with EndingRunner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_supervise(config, roles, load))
+        return runner.run(_supervise(config, roles, load, place))
 
 
-async def _supervise(config: Config, roles: frozenset[Role], load: Callable[[], Config]) -> int:
+async def _supervise(
+    config: Config, roles: frozenset[Role], load: Callable[[], Config], place: WorkerPlace | None
+) -> int:
     loop, before_stop = asyncio.get_running_loop(), BeforeStop()
     with stop_on_signals(loop) as stopping:
-        daemon = asyncio.create_task(_run(config, roles, load, before_stop), name="daemon")
+        if place is not None:
+            run = _run_worker(config, place, load, before_stop, stopping.set)
+        elif is_served_by_workers(config, roles):
+            run = _run_with_workers(config, roles, load, before_stop)
+        else:
+            run = _run(config, roles, load, before_stop)
+        daemon = asyncio.create_task(run, name="daemon")
         stop = asyncio.create_task(stopping.wait(), name="stop signal")
         await asyncio.wait((daemon, stop), return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
@@ -162,40 +182,109 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 
 async def _run(config: Config, roles: frozenset[Role], load: Callable[[], Config], before_stop: BeforeStop) -> None:
+    """Run a process that does all itself."""
     async with AsyncExitStack() as stack:
         ground = await open_ground(stack, config, roles)
-        ground.status.before_stop = before_stop
+        await _begin(stack, ground, before_stop, Reloader(config, ground.tuning, load))
+        await _run_roles(stack, ground)
+
+
+async def _run_worker(
+    config: Config,
+    place: WorkerPlace,
+    load: Callable[[], Config],
+    before_stop: BeforeStop,
+    stop: Callable[[], None],
+) -> None:
+    """Run a worker of a gateway: its status is a report to the process that started it."""
+    async with AsyncExitStack() as stack:
+        worker = Worker(place)
+        roles = frozenset({Role.GATEWAY})
+        ground = await open_ground(stack, config, roles, telemetry=worker.telemetry, shares=worker.shares)
+        reloader = Reloader(config, ground.tuning, load)
+        await _begin(stack, ground, before_stop, reloader)
         await stack.enter_async_context(
-            reporting(
-                ServiceManager.take_from(os.environ, os.getpid()),
+            worker.reporting(
+                ground.status,
                 progress=ground.progress,
-                waits_for=lambda: "; ".join(ground.status.ready_reasons()),
+                reload=reloader.reload,
+                stop=stop,
                 clock=ground.clock,
             )
         )
-        await stack.enter_async_context(reloading_on_hangup(Reloader(config, ground.tuning, load)))
-        log.info("daemon.started", roles=sorted(role.value for role in roles), mode=config.mode.value)
-        parts = await open_parts(stack, ground)
-        if roles & {Role.READ, Role.GATEWAY}:
-            parts = replace(parts, read_path=await open_process_read_path(stack, parts))
-        _spare_what_stays()
-        tier = build_tier_parts(parts) if Role.TIER in roles else None
-        if tier is not None:
-            await stack.enter_async_context(given_back_after(parts, tier))
-            if tier.lease is not None:
-                before_stop.take(partial(announce_stop, parts, tier.lease))
-        async with asyncio.TaskGroup() as group:
-            for role in sorted(roles):
-                main = run_tier(parts, tier) if role is Role.TIER and tier is not None else _SERVING[role](parts)
-                group.create_task(_until_cancelled(role, main), name=f"role {role.value}")
-            if (snapshots := build_snapshot_lane(parts)) is not None:
-                group.create_task(snapshots.run(), name="snapshots")
-            if (cluster_snapshots := build_cluster_snapshot_lane(parts)) is not None:
-                group.create_task(cluster_snapshots.run(), name="cluster snapshots")
-            if Role.TIER in roles and config.mode is Mode.ENFORCE:
-                group.create_task(_groups_below_trim(parts).run(), name="groups below trims")
-            group.create_task(spare_what_is_known(ground.status, ground.clock), name="spare what is known")
-            _started(ground.status)
+        await _run_roles(stack, ground)
+
+
+async def _run_with_workers(
+    config: Config, roles: frozenset[Role], load: Callable[[], Config], before_stop: BeforeStop
+) -> None:
+    """Run a process that has others serve the gateway's clients, and has the other roles itself."""
+    async with AsyncExitStack() as stack:
+        prepared = await prepare_workers(stack, config)
+        ground = await open_ground(stack, config, roles, telemetry=prepared.telemetry, shares=prepared.shares)
+        group = prepared.group(ground.clock)
+        await _begin(stack, ground, before_stop, Reloader(config, ground.tuning, load, group.reload))
+        before_stop.take(group.stop_soon)
+        show_workers(group, ground.status)
+        await stack.enter_async_context(group.running(config.shutdown_grace_ms / 1000))
+        if others := roles - {Role.GATEWAY}:
+            await _run_roles(stack, replace(ground, roles=others))
+        _started(ground.status)
+        await asyncio.Event().wait()
+
+
+async def _begin(stack: AsyncExitStack, ground: Ground, before_stop: BeforeStop, reloader: Reloader) -> None:
+    """Do what every process does before it has any parts."""
+    ground.status.before_stop = before_stop
+    await stack.enter_async_context(
+        reporting(
+            ServiceManager.take_from(os.environ, os.getpid()),
+            progress=ground.progress,
+            waits_for=lambda: "; ".join(ground.status.ready_reasons()),
+            clock=ground.clock,
+        )
+    )
+    await stack.enter_async_context(reloading_on_hangup(reloader))
+    roles = sorted(role.value for role in ground.roles)
+    log.info("daemon.started", roles=roles, mode=ground.config.mode.value)
+
+
+async def _run_roles(stack: AsyncExitStack, ground: Ground) -> None:
+    """Open the parts, and run the roles of ``ground`` until cancelled."""
+    config, roles, before_stop = ground.config, ground.roles, ground.status.before_stop
+    parts = await open_parts(stack, ground)
+    if roles & {Role.READ, Role.GATEWAY}:
+        parts = replace(parts, read_path=await open_process_read_path(stack, parts))
+    _spare_what_stays()
+    tier = build_tier_parts(parts) if Role.TIER in roles else None
+    if tier is not None:
+        await stack.enter_async_context(given_back_after(parts, tier))
+        if tier.lease is not None:
+            before_stop.take(partial(announce_stop, parts, tier.lease))
+    async with asyncio.TaskGroup() as group:
+        for role in sorted(roles):
+            main = run_tier(parts, tier) if role is Role.TIER and tier is not None else _SERVING[role](parts)
+            group.create_task(_until_cancelled(role, main), name=f"role {role.value}")
+        if (snapshots := build_snapshot_lane(parts)) is not None:
+            group.create_task(snapshots.run(), name="snapshots")
+        if (cluster_snapshots := build_cluster_snapshot_lane(parts)) is not None:
+            group.create_task(cluster_snapshots.run(), name="cluster snapshots")
+        if Role.TIER in roles and config.mode is Mode.ENFORCE:
+            group.create_task(_groups_below_trim(parts).run(), name="groups below trims")
+        if ground.shares is not None:
+            group.create_task(_show_quotas(ground), name="shared quotas")
+        group.create_task(spare_what_is_known(ground.status, ground.clock), name="spare what is known")
+        _started(ground.status)
+
+
+_QUOTAS_SHOWN_S = 0.2
+
+
+async def _show_quotas(ground: Ground) -> None:
+    """Show other processes what is left of what was read lately: it grows less without a read as well."""
+    while True:
+        await ground.clock.sleep(_QUOTAS_SHOWN_S)
+        ground.tuning.look_again(ground.clock.monotonic_s())
 
 
 def _groups_below_trim(parts: Parts) -> GroupsBelowTrim:

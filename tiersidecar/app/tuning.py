@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.app.config.config import Config
 from tiersidecar.decide.quota import UNLIMITED_BYTES_PER_S, RateQuota
 from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.shares import Shared, Shares
 from tiersidecar.reading.disk_cache import CacheBound
 from tiersidecar.tasks.copy_admission import CopySlots
 
@@ -51,9 +53,14 @@ class Tuning:
         self.store_requests.bytes_per_s = _per_s(config.read.store_requests_per_minute)
         self.index_cache.max_bytes = config.remote_log_index_file_cache_total_size_bytes
 
+    def look_again(self, now_s: float) -> None:
+        """Show other processes what is left of what was taken of shared quotas."""
+        self.fetch_quota.look_again(now_s)
+        self.store_requests.look_again(now_s)
 
-def initial_tuning(config: Config, clock: Clock) -> Tuning:
-    """Return the tuning that ``config`` has at start."""
+
+def initial_tuning(config: Config, clock: Clock, shares: Shares | None = None) -> Tuning:
+    """Return the tuning that ``config`` has at start; what is read counts for all processes of ``shares`` together."""
     return Tuning(
         upload_pace=UploadPace(_upload_rate(config), clock),
         copy_slots=CopySlots(
@@ -69,16 +76,28 @@ def initial_tuning(config: Config, clock: Clock) -> Tuning:
             window_num=config.remote_log_manager_copy_quota_window_num,
             window_size_s=config.remote_log_manager_copy_quota_window_size_seconds,
         ),
-        fetch_quota=RateQuota(
-            bytes_per_s=config.remote_log_manager_fetch_max_bytes_per_second,
-            window_num=config.remote_log_manager_fetch_quota_window_num,
-            window_size_s=config.remote_log_manager_fetch_quota_window_size_seconds,
+        fetch_quota=_shared(
+            RateQuota(
+                bytes_per_s=config.remote_log_manager_fetch_max_bytes_per_second,
+                window_num=config.remote_log_manager_fetch_quota_window_num,
+                window_size_s=config.remote_log_manager_fetch_quota_window_size_seconds,
+            ),
+            Shared.FETCH_QUOTA,
+            shares,
         ),
-        store_requests=RateQuota(
-            bytes_per_s=_per_s(config.read.store_requests_per_minute), window_num=1, window_size_s=60
+        store_requests=_shared(
+            RateQuota(bytes_per_s=_per_s(config.read.store_requests_per_minute), window_num=1, window_size_s=60),
+            Shared.STORE_REQUESTS,
+            shares,
         ),
         index_cache=CacheBound(config.remote_log_index_file_cache_total_size_bytes),
     )
+
+
+def _shared(quota: RateQuota, what: Shared, shares: Shares | None) -> RateQuota:
+    if shares is not None:
+        quota.others, quota.show = partial(shares.everywhere_else, what), partial(shares.show, what)
+    return quota
 
 
 def _upload_rate(config: Config) -> int | None:

@@ -49,7 +49,9 @@ from tiersidecar.ports.failpoints import AllFailpoints
 from tiersidecar.ports.log_dirs import LogDirIdentity
 from tiersidecar.ports.metrics.process import NATIVE_CORE
 from tiersidecar.ports.seen_times import NoSeenTimes, SeenTimes
+from tiersidecar.ports.shares import Shares
 from tiersidecar.ports.store import Store
+from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.services.descriptors import reason_not_ready
 from tiersidecar.services.status.access import Secrets
 from tiersidecar.services.status.server import serve_status
@@ -71,10 +73,11 @@ class Ground:
     ids: SystemIds
     blocking: ThreadBlocking
     failpoints: AllFailpoints
-    telemetry: PrometheusTelemetry
+    telemetry: Telemetry
     table: PartitionTable
     status: ProcessStatus
     progress: Progress
+    shares: Shares | None = None
 
 
 async def _names_of_status(config: Config) -> list[str]:
@@ -85,8 +88,18 @@ async def _names_of_status(config: Config) -> list[str]:
     return [section.listen.host, section.advertised_by(host_name).host]
 
 
-async def open_ground(stack: AsyncExitStack, config: Config, roles: frozenset[Role]) -> Ground:
+async def open_ground(
+    stack: AsyncExitStack,
+    config: Config,
+    roles: frozenset[Role],
+    *,
+    telemetry: Telemetry | None = None,
+    shares: Shares | None = None,
+) -> Ground:
     """Open clock, threads, telemetry and the status service.
+
+    Metrics are kept in ``telemetry``, if given.  Where that cannot be scraped, no status service is opened: another process
+    answers for this one.
 
     Raises:
         ListenError: the status address cannot be listened on.
@@ -96,7 +109,7 @@ async def open_ground(stack: AsyncExitStack, config: Config, roles: frozenset[Ro
     progress = Progress(clock)
     blocking = await stack.enter_async_context(ThreadBlocking(max_threads=_BLOCKING_THREADS))
     package_version = version("tiersidecar")
-    telemetry = PrometheusTelemetry(version=package_version)
+    telemetry = PrometheusTelemetry(version=package_version) if telemetry is None else telemetry
     telemetry.gauge(NATIVE_CORE, 0 if native.core.walks is None else 1, version=native.core.version)
     status = ProcessStatus(
         version=package_version,
@@ -107,22 +120,23 @@ async def open_ground(stack: AsyncExitStack, config: Config, roles: frozenset[Ro
         progress=progress,
         reasons=[reason_not_ready],
     )
-    await stack.enter_async_context(
-        serve_status(
-            host=config.status.listen.host,
-            port=config.status.listen.port,
-            source=status,
-            metrics=telemetry,
-            blocking=blocking,
-            always_per_partition=config.status.per_partition_series == "always",
-            secrets=Secrets(cluster=plain(config.status.cluster_secret), page=plain(config.status.page_password)),
-            also_ask=[str(address) for address in config.status.also_ask],
-            names=await _names_of_status(config),
+    if isinstance(telemetry, PrometheusTelemetry):
+        await stack.enter_async_context(
+            serve_status(
+                host=config.status.listen.host,
+                port=config.status.listen.port,
+                source=status,
+                metrics=telemetry,
+                blocking=blocking,
+                always_per_partition=config.status.per_partition_series == "always",
+                secrets=Secrets(cluster=plain(config.status.cluster_secret), page=plain(config.status.page_password)),
+                also_ask=[str(address) for address in config.status.also_ask],
+                names=await _names_of_status(config),
+            )
         )
-    )
     return Ground(
         config=config,
-        tuning=initial_tuning(config, clock),
+        tuning=initial_tuning(config, clock, shares),
         roles=roles,
         clock=clock,
         ids=SystemIds(),
@@ -132,6 +146,7 @@ async def open_ground(stack: AsyncExitStack, config: Config, roles: frozenset[Ro
         table=table,
         status=status,
         progress=progress,
+        shares=shares,
     )
 
 
@@ -237,6 +252,7 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
             commits=broker.groups,
             requests_left_alone=left_alone,
             mount=mount,
+            shares=ground.shares,
         ),
     )
 

@@ -13,7 +13,8 @@ from typing import Literal, Protocol
 class Metric:
     """One metric family.  A label ``partition`` makes it a per-partition series, exported only on request.
 
-    A metric without labels shows 0 from the start, except where that would be untrue: ``absent_until_set``.
+    A metric without labels shows 0 from the start, except where that would be untrue: ``absent_until_set``.  Where several
+    processes have set a gauge, ``combined`` of their values is shown.
     """
 
     name: str
@@ -21,6 +22,7 @@ class Metric:
     help: str
     labels: tuple[str, ...] = ()
     absent_until_set: bool = False
+    combined: Literal["max", "sum", "min", "mean"] = "max"
 
 
 class Telemetry(Protocol):

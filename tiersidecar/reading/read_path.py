@@ -215,6 +215,7 @@ async def open_read_path(
     catch_up: CatchUp | None = None,
     long_blocking: Blocking | None = None,
     rest: Callable[[], None] = lambda: None,
+    opened: OpenedMemory | None = None,
     chunk_layers: Sequence[ChunkLayer] = (),
     index_files: IndexFilesSource | None = None,
     hole_advice: str = GIVE_UP,
@@ -224,6 +225,7 @@ async def open_read_path(
     ``chunk_layers`` stand between the memory cache and the store, the last one nearest to the caller: a disk cache, say.
     ``index_files`` is what the index cache asks instead of the store: a disk cache again.  ``long_blocking`` opens the batches
     that take seconds, beside ``blocking`` if it is given; threads that open batches call ``rest`` every millisecond or so.
+    ``opened`` is used in place of a memory of ``settings.opened_memory_bytes`` and its ``rest``.
     ``hole_advice`` is for the operator whose readers meet a hole.
     """
     cold = cold or ColdReads(clock=clock, telemetry=telemetry)
@@ -258,7 +260,7 @@ async def open_read_path(
         undecided = UndecidedTransactions(lookup=lookup, indexes=indexes, open_transactions=open_transactions)
         segments = SegmentReader(manifests=manifests, indexes=indexes, chunks=chunks, blocking=blocking, budget=budget)
         opening = Opening(
-            memory=OpenedMemory(settings.opened_memory_bytes, rest=rest),
+            memory=opened or OpenedMemory(settings.opened_memory_bytes, rest=rest),
             blocking=blocking,
             long_blocking=blocking if long_blocking is None else long_blocking,
             clock=clock,

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 
 from tiersidecar.decide.quota import RateQuota
 from tiersidecar.decide.reader_quotas import ColdReader, ReaderQuotaRule, find_budget
 from tiersidecar.domain.errors import TiersidecarError
+from tiersidecar.domain.taken import NOTHING
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metrics.reading import COLD_READ_BYTES, COLD_READ_REQUESTS
+from tiersidecar.ports.shares import Shared, Shares
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 
 ASKER: ContextVar[str] = ContextVar("asker", default="")
@@ -165,7 +168,7 @@ _NAMED_OF_A_PRINCIPAL = 20
 _NAME_CHARACTERS = 100
 _SILENT_S = 3600.0
 """Silence after which a reader listed by name may give way to another."""
-_BUDGETS = 10_000
+BUDGETS = 10_000
 """Budgets in use at a time; the one idle for longest begins anew."""
 _KEY_CHARACTERS = 255
 """A client id may have 32 KiB, and each may differ: ids that begin alike share a budget."""
@@ -186,6 +189,20 @@ class ColdReading:
     size_bytes: int
 
 
+def summed_readings(readings: Iterable[ColdReading]) -> list[ColdReading]:
+    """Return one for each reader and topic, the one with the most bytes first."""
+    sums: dict[tuple[str, str, str], tuple[int, int]] = {}
+    for one in readings:
+        key = (one.principal, one.client_id, one.topic)
+        requests, size_bytes = sums.get(key, (0, 0))
+        sums[key] = (requests + one.requests, size_bytes + one.size_bytes)
+    found = [
+        ColdReading(principal=principal, client_id=client_id, topic=topic, requests=requests, size_bytes=size_bytes)
+        for (principal, client_id, topic), (requests, size_bytes) in sums.items()
+    ]
+    return sorted(found, key=lambda one: -one.size_bytes)
+
+
 @dataclass(slots=True)
 class _Read:
     requests: int = 0
@@ -194,7 +211,10 @@ class _Read:
 
 
 class ColdReads:
-    """One per process.  ``window_num`` windows of ``window_size_s`` are averaged over, as for the fetch quota of all."""
+    """One per process; budgets are those of all processes of ``shares`` together.
+
+    ``window_num`` windows of ``window_size_s`` are averaged over, as for the fetch quota of all.
+    """
 
     def __init__(
         self,
@@ -204,10 +224,12 @@ class ColdReads:
         window_num: int = 11,
         window_size_s: float = 1.0,
         telemetry: Telemetry | None = None,
+        shares: Shares | None = None,
     ) -> None:
         self._clock, self._rules = clock, tuple(rules)
         self._window_num, self._window_size_s = window_num, window_size_s
         self._telemetry = telemetry or NoTelemetry()
+        self._shares = shares
         self._read: OrderedDict[_Key, _Read] = OrderedDict()
         self._budgets: OrderedDict[tuple[str | None, str | None], RateQuota] = OrderedDict()
 
@@ -284,12 +306,20 @@ class ColdReads:
             return None
         user, client_id = (None if name is None else name[:_KEY_CHARACTERS] for name in budget.key)
         key = (user, client_id)
-        quota = self._budgets.pop(key, None) or RateQuota(
-            bytes_per_s=budget.bytes_per_s, window_num=self._window_num, window_size_s=self._window_size_s
-        )
+        quota = self._budgets.pop(key, None) or self._new_quota(key, budget.bytes_per_s)
         self._budgets[key] = quota
-        if len(self._budgets) > _BUDGETS:
-            self._budgets.popitem(last=False)
+        if len(self._budgets) > BUDGETS:
+            _, idle = self._budgets.popitem(last=False)
+            if idle.show is not None:
+                idle.show(NOTHING)
+        return quota
+
+    def _new_quota(self, key: tuple[str | None, str | None], bytes_per_s: float) -> RateQuota:
+        quota = RateQuota(bytes_per_s=bytes_per_s, window_num=self._window_num, window_size_s=self._window_size_s)
+        if self._shares is not None:
+            shown = repr(key)
+            quota.others = partial(self._shares.everywhere_else, Shared.READER_QUOTA, shown)
+            quota.show = partial(self._shares.show, Shared.READER_QUOTA, key=shown)
         return quota
 
 

@@ -17,6 +17,7 @@ from tiersidecar.app.cli import app
 from tiersidecar.app.commands.register import COMMANDS
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Role
+from tiersidecar.app.gateway_workers.place import WorkerPlace
 from tiersidecar.app.supervise import changed_keys
 from tiersidecar.formats import native
 
@@ -114,7 +115,7 @@ def test_a_second_process_with_the_same_file_has_a_status_address_of_its_own(
     """After a reload as well: what was given on the command line is no change of the file."""
     started: list[tuple[Config, frozenset[Role], Config]] = []
 
-    def run_daemon(config: Config, roles: frozenset[Role], load: Callable[[], Config]) -> int:
+    def run_daemon(config: Config, roles: frozenset[Role], load: Callable[[], Config], _: WorkerPlace | None) -> int:
         started.append((config, roles, load()))
         return 0
 
@@ -132,11 +133,30 @@ def test_a_second_process_with_the_same_file_has_a_status_address_of_its_own(
     assert gateway.file == sidecar.file == Path(good)
 
 
+def test_a_worker_of_a_gateway_has_its_part_of_the_configuration(good: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a reload as well.  The option is for the process that starts workers, and not shown."""
+    started: list[tuple[Config, Config, WorkerPlace | None]] = []
+
+    def run_daemon(config: Config, _: frozenset[Role], load: Callable[[], Config], place: WorkerPlace | None) -> int:
+        started.append((config, load(), place))
+        return 0
+
+    monkeypatch.setattr(supervise, "run_daemon", run_daemon)
+    place = WorkerPlace(number=2, starter_pid=1, control_fd=3, table_fd=4, ports=())
+    assert invoke("run", "--config", good, "--roles", "gateway", "--gateway-worker", str(place)).exit_code == 0
+    ((config, reloaded, its_place),) = started
+    assert its_place == place
+    assert config.state_dir == reloaded.state_dir
+    assert config.state_dir.endswith("/gateway-worker-2")
+    assert "gateway-worker" not in invoke("run", "--help").stdout
+    assert invoke("run", "--config", good, "--gateway-worker", "me").exit_code == 2
+
+
 def test_a_read_only_mount_is_for_gateways_alone(good: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The data are another cluster's: nothing that copies or deletes them goes by such a file, nor does any command."""
     started: list[frozenset[Role]] = []
 
-    def run_daemon(config: Config, roles: frozenset[Role], load: Callable[[], Config]) -> int:
+    def run_daemon(config: Config, roles: frozenset[Role], load: Callable[[], Config], _: WorkerPlace | None) -> int:
         started.append(roles)
         return 0
 

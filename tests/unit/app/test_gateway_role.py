@@ -36,6 +36,7 @@ async def test_it_is_not_ready_before_it_listens(monkeypatch: pytest.MonkeyPatch
     parts: Any = SimpleNamespace(
         config=load(tmp_path, LEAST),
         status=status,
+        shares=None,
         log_dirs=SimpleNamespace(scan=scan),
         table=SimpleNamespace(local=LogDirsView(partitions={}, faults={})),
     )

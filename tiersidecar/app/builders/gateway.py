@@ -58,8 +58,11 @@ def unauthenticated_limits(section: GatewaySection) -> UnauthenticatedLimits:
     )
 
 
-def listener_settings(config: Config, section: GatewayListenerSection) -> ListenerSettings:
-    """
+def listener_settings(
+    config: Config, section: GatewayListenerSection, *, is_one_of_several: bool = False
+) -> ListenerSettings:
+    """Return what a listener needs; ``is_one_of_several``: each worker has one at the same address.
+
     Raises:
         ConfigError: a certificate cannot be used.
     """
@@ -74,6 +77,7 @@ def listener_settings(config: Config, section: GatewayListenerSection) -> Listen
         broker_tls=_broker_tls(config, section),
         max_connections=section.max_connections,
         max_connections_per_ip=section.max_connections_per_ip,
+        is_one_of_several=is_one_of_several,
     )
 
 

@@ -16,12 +16,14 @@ from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.adapters.opening_rests import OpeningRests
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Role
+from tiersidecar.app.gateway_workers.shared_memory import SharedOpenedMemory
 from tiersidecar.app.parts import Parts
 from tiersidecar.decide.quota import RateQuota
 from tiersidecar.decide.reader_quotas import ReaderQuotaRule
 from tiersidecar.domain.errors import ConfigError, MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.ports.clock import Blocking, Clock
+from tiersidecar.ports.shares import Shares
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.admission import CountedFetches
 from tiersidecar.reading.chunk_files import ChunkFilesLayer, open_chunk_files_cache
@@ -136,7 +138,8 @@ async def open_process_read_path(stack: AsyncExitStack, parts: Parts) -> ReadPat
         except TimeoutError as error:
             raise MetadataNotReadyError(subject=str(partition)) from error
 
-    parts.status.cold = cold = cold_reads_of(config, parts.clock, parts.telemetry)
+    parts.status.cold = cold = cold_reads_of(config, parts.clock, parts.telemetry, parts.shares)
+    rest, shares = OpeningRests(), parts.shares
     suffix = "" if Role.READ in parts.roles else "-gateway"
     requests = ConfiguredFetchQuota(parts.tuning.store_requests, parts.clock)
     store = HedgedFetches(
@@ -178,7 +181,8 @@ async def open_process_read_path(stack: AsyncExitStack, parts: Parts) -> ReadPat
                 opened_memory_bytes=config.read.opened_memory_bytes,
             ),
             long_blocking=await stack.enter_async_context(ThreadBlocking(max_threads=LONG_AT_ONCE, name="opening")),
-            rest=OpeningRests(),
+            rest=rest,
+            opened=None if shares is None else SharedOpenedMemory(config.read.opened_memory_bytes, shares, rest=rest),
             index_files=index_files,
             chunk_layers=chunk_layers,
             hole_advice=hole_advice(config),
@@ -199,7 +203,7 @@ def hole_advice(config: Config) -> str:
     return GIVE_UP if config.source is None else GIVE_UP_AT_SOURCE
 
 
-def cold_reads_of(config: Config, clock: Clock, telemetry: Telemetry) -> ColdReads:
+def cold_reads_of(config: Config, clock: Clock, telemetry: Telemetry, shares: Shares | None = None) -> ColdReads:
     """Build the counts of the readers, with the budgets of ``remote.fetch.quota``."""
     return ColdReads(
         clock=clock,
@@ -210,4 +214,5 @@ def cold_reads_of(config: Config, clock: Clock, telemetry: Telemetry) -> ColdRea
         window_num=config.remote_log_manager_fetch_quota_window_num,
         window_size_s=config.remote_log_manager_fetch_quota_window_size_seconds,
         telemetry=telemetry,
+        shares=shares,
     )

@@ -89,6 +89,11 @@ class GatewaySection(Section):
     listeners: Annotated[tuple[GatewayListenerSection, ...], Field(examples=["[]"])] = ()
     """One for each listener of the broker that clients use; without any, the role does nothing."""
 
+    workers: Annotated[int, Field(ge=1, le=64)] = 1
+    """Processes that serve the listeners' clients. With 1 the process with the role `gateway` does so itself, on one core. With
+    more it starts that many, among which the system distributes connections (SO_REUSEPORT), and serves no client. Each has
+    metadata of its own in memory; limits and quotas hold for all together: see docs/gateway.md."""
+
     socket_request_max_bytes: Annotated[PositiveSize, Field(le=2**31 - 1)] = 104_857_600
     """Largest request of a client, like the broker's own setting."""
 
@@ -146,6 +151,14 @@ class GatewaySection(Section):
     )
     """Topic for audit events, in addition to the log: every delete, and every connection that was refused or malformed. You
     create it; the gateway needs Write on it. Events that it does not accept for too long are missing there, and counted."""
+
+    @model_validator(mode="after")
+    def _settings_of_workers_fit_together(self) -> Self:
+        faults: list[tuple[KeyPath, str]] = []
+        if self.workers > 1 and not self.listeners:
+            faults.append((("workers",), "needs listeners: without any, the workers have nothing to do"))
+        refuse(faults)
+        return self
 
     @model_validator(mode="after")
     def _listeners_differ(self) -> Self:

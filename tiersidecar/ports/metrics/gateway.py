@@ -7,6 +7,7 @@ from tiersidecar.ports.telemetry import Metric
 GATEWAY_CONNECTIONS = Metric(
     name="tiersidecar_gateway_connections",
     kind="gauge",
+    combined="sum",
     help="Client connections that are open.",
     labels=("listener",),
 )
@@ -74,4 +75,29 @@ GATEWAY_FILLED_BYTES = Metric(
     name="tiersidecar_gateway_filled_bytes_total",
     kind="counter",
     help="Bytes of record batches from the remote tier in Fetch responses.",
+)
+GATEWAY_WORKERS = Metric(
+    name="tiersidecar_gateway_workers",
+    kind="gauge",
+    help="Worker processes that are ready for clients, of gateway.workers; absent where the process serves clients itself.",
+    absent_until_set=True,
+)
+GATEWAY_WORKER_STARTS = Metric(
+    name="tiersidecar_gateway_worker_starts_total",
+    kind="counter",
+    help="Starts of worker processes, by reason: begin, ended (by itself, or killed), hung (it said nothing for too long).",
+    labels=("reason",),
+)
+GATEWAY_WORKER_MEMORY = Metric(
+    name="tiersidecar_gateway_worker_resident_bytes",
+    kind="gauge",
+    help="Resident memory of each worker process; process_resident_memory_bytes is that of the process that started them.",
+    labels=("worker",),
+)
+GATEWAY_WORKER_CPU = Metric(
+    name="tiersidecar_gateway_worker_cpu_seconds_total",
+    kind="counter",
+    help="CPU time of each worker process, of all its lives; process_cpu_seconds_total is that of the process that started "
+    "them.",
+    labels=("worker",),
 )

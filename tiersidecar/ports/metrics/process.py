@@ -72,6 +72,7 @@ METADATA_EVENTS = Metric(
 METADATA_READY = Metric(
     name="tiersidecar_metadata_ready",
     kind="gauge",
+    combined="min",
     help="1 once the metadata of every assigned partition has been replayed.",
 )
 SNAPSHOTS = Metric(

@@ -46,6 +46,7 @@ HEDGED_FETCHES = Metric(
 READ_AHEAD_BYTES = Metric(
     name="tiersidecar_read_ahead_bytes",
     kind="gauge",
+    combined="sum",
     help="Read-ahead that readers may use now, out of read.ahead.memory.bytes.",
 )
 READ_AHEAD_WINDOWS = Metric(
@@ -96,11 +97,13 @@ READ_HOLES = Metric(
 READER_TASK_QUEUE_SIZE = Metric(
     name="kafka_remote_log_reader_task_queue_size",
     kind="gauge",
+    combined="sum",
     help="Remote reads that wait for a slot (RemoteLogReaderTaskQueueSize).",
 )
 READER_IDLE_RATIO = Metric(
     name="kafka_remote_log_reader_idle_ratio",
     kind="gauge",
+    combined="mean",
     help="Share of the reader pool's slots that are free now (RemoteLogReaderAvgIdlePercent is its average over time).",
 )
 READER_FETCH_SECONDS = Metric(
@@ -114,4 +117,4 @@ FETCH_THROTTLE_SECONDS = Metric(
     help="Delay of reads that were rejected, or streams that were slowed, because of the fetch quota "
     "(remote-fetch-throttle-time).",
 )
-READ_POOL_BUSY = Metric(name="tiersidecar_reader_pool_busy", kind="gauge", help="Remote reads running.")
+READ_POOL_BUSY = Metric(name="tiersidecar_reader_pool_busy", kind="gauge", combined="sum", help="Remote reads running.")

@@ -19,6 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from tiersidecar.decide.shares import free_bytes, part_bytes
+from tiersidecar.domain.taken import Taken
+from tiersidecar.ports.shares import Shared, Shares
 from tiersidecar.services.gateway.exchange import Buffer, Exchange, Rewrite
 
 
@@ -210,7 +213,7 @@ class Pending:
     is_alone: bool = False
 
 
-_PARTS = 4
+_ALONE = 1
 _TIMES_FREE = 3
 """So much of what is left free the connections of one client may have together: three quarters of all where it is alone."""
 
@@ -233,11 +236,15 @@ class ResponseMemory:
     Those that find no room are called when there is some.  Clients take turns, and the connections of one are served in the
     order in which they asked.  A client that has nothing holds up the others until there is room for it; one that has
     something does not.
+
+    With ``shares``, ``size_bytes`` are of several processes together: each always has a part of it, and more while the others
+    leave it free.  What they give back is seen by :meth:`look_again`.
     """
 
     size_bytes: int
     held_bytes: int = 0
     beside_bytes: int = 0
+    shares: Shares | None = None
     _of_client: Counter[str] = field(default_factory=Counter)
     _waiting: _Lines = field(default_factory=dict)
     _waiting_beside: _Lines = field(default_factory=dict)
@@ -245,7 +252,7 @@ class ResponseMemory:
     @property
     def part_bytes(self) -> int:
         """Return the most that one connection may have."""
-        return max(self.size_bytes // _PARTS, 1)
+        return part_bytes(self.size_bytes, _ALONE if self.shares is None else self.shares.workers)
 
     def part(self, client: Callable[[], str]) -> MemoryPart:
         """Return one connection's; ``client`` names whose it is, as far as that is known now."""
@@ -281,7 +288,7 @@ class ResponseMemory:
         if of_memory:
             client = part.client
             part.held_bytes -= of_memory
-            self.held_bytes -= of_memory
+            self._hold(-of_memory)
             self._of_client[client] -= of_memory
             if not self._of_client[client]:
                 del self._of_client[client]
@@ -289,6 +296,10 @@ class ResponseMemory:
         if of_beside:
             part.beside_bytes = self.beside_bytes = 0
             self._let_in_beside()
+
+    def look_again(self) -> None:
+        """Let those in for which other processes have made room."""
+        self._let_in()
 
     def forget(self, part: MemoryPart) -> None:
         """Remove ``part`` from the line: it waits for nothing any more."""
@@ -306,7 +317,19 @@ class ResponseMemory:
         if size_bytes:
             self._of_client[part.client] += size_bytes
             part.held_bytes += size_bytes
-            self.held_bytes += size_bytes
+            self._hold(size_bytes)
+
+    def _hold(self, change_bytes: int) -> None:
+        self.held_bytes += change_bytes
+        if self.shares is not None:
+            self.shares.show(Shared.RESPONSE_BYTES, Taken(self.held_bytes))
+
+    def _free(self) -> int:
+        if self.shares is None:
+            return self.size_bytes - self.held_bytes
+        return free_bytes(
+            self.size_bytes, self.held_bytes, self.shares.workers, self.shares.others(Shared.RESPONSE_BYTES)
+        )
 
     def _give_beside(self, part: MemoryPart, size_bytes: int) -> None:
         part.beside_bytes = self.beside_bytes = size_bytes
@@ -318,7 +341,7 @@ class ResponseMemory:
         return self._room(part)
 
     def _room(self, part: MemoryPart) -> int:
-        of_client, free = self._of_client.get(part.client, 0), self.size_bytes - self.held_bytes
+        of_client, free = self._of_client.get(part.client, 0), self._free()
         most = (_TIMES_FREE * free - of_client) // (_TIMES_FREE + 1) if of_client else free
         return max(min(most, self.part_bytes - part.held_bytes), 0)
 

@@ -13,7 +13,10 @@ from typing import Any
 
 import structlog
 
+from tiersidecar.decide.shares import total
 from tiersidecar.domain.errors import ListenError
+from tiersidecar.domain.taken import Taken
+from tiersidecar.ports.shares import Shared, Shares
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.services.client_limits import origin_of
 from tiersidecar.services.descriptors import are_few
@@ -60,6 +63,8 @@ class ListenerSettings:
     broker_tls: ssl.SSLContext | None = None
     max_connections: int = 10_000
     max_connections_per_ip: int = 10_000
+    is_one_of_several: bool = False
+    """Other processes of this user listen on the same address, and the kernel gives each connection to one of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,17 +86,18 @@ async def serve_gateway(
     telemetry: Telemetry,
     unauthenticated: Unauthenticated | None = None,
     audit: AuditTopic = NO_AUDIT_TOPIC,
+    shares: Shares | None = None,
 ) -> AsyncIterator[GatewayListener]:
     """Serve until left; entered means listening.  All connections are closed at the end.
 
-    ``unauthenticated`` is shared by the listeners of a process.
+    ``unauthenticated`` is shared by the listeners of a process, and the limits on connections by ``shares`` with others.
 
     Raises:
         ListenError: the address cannot be listened on.
     """
-    listening = await _listen(settings)
+    listening = await listen(settings)
     unauthenticated = Unauthenticated() if unauthenticated is None else unauthenticated
-    clients = _Clients(settings, rewrites, limits, memory, telemetry, unauthenticated, audit)
+    clients = _Clients(settings, rewrites, limits, memory, telemetry, unauthenticated, audit, shares)
     try:
         async with asyncio.TaskGroup() as group:
             runs = (clients.accept(listening, group), clients.let_in(group), clients.sweep())
@@ -106,28 +112,53 @@ async def serve_gateway(
         listening.close()
 
 
-async def _listen(settings: ListenerSettings) -> socket.socket:
+async def listen(settings: ListenerSettings) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        ListenError: the address cannot be listened on.
+    """
+    bound = await bind(settings)
+    try:
+        bound.listen(_BACKLOG)
+    except OSError as error:
+        bound.close()
+        raise _listen_error(settings, error) from error
+    return bound
+
+
+async def bind(settings: ListenerSettings) -> socket.socket:
+    """Return a socket that is bound to the address, and does not listen yet.
+
+    Raises:
+        ListenError: the address cannot be listened on.
+    """
     try:
         found = await asyncio.get_running_loop().getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         family, kind, protocol, _, address = found[0]
-        listening = socket.socket(family, kind, protocol)
-        listening.settimeout(0)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound = socket.socket(family, kind, protocol)
+        bound.settimeout(0)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if settings.is_one_of_several:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         try:
-            listening.bind(address)
-            listening.listen(_BACKLOG)
+            bound.bind(address)
         except OSError:
-            listening.close()
+            bound.close()
             raise
     except OSError as error:
-        raise ListenError(
-            service=f"gateway {settings.name}",
-            address=f"{settings.host}:{settings.port}",
-            reason=(error.strerror or str(error)).lower(),
-        ) from error
-    return listening
+        raise _listen_error(settings, error) from error
+    return bound
+
+
+def _listen_error(settings: ListenerSettings, error: OSError) -> ListenError:
+    return ListenError(
+        service=f"gateway {settings.name}",
+        address=f"{settings.host}:{settings.port}",
+        reason=(error.strerror or str(error)).lower(),
+    )
 
 
 def network_of(ip: str) -> str:
@@ -152,6 +183,7 @@ class _Clients:
     telemetry: Telemetry
     unauthenticated: Unauthenticated
     audit: AuditTopic
+    shares: Shares | None = None
     logins: ListenerLogins = field(init=False, default_factory=ListenerLogins)
     per_ip: Counter[str] = field(init=False, default_factory=Counter)
     connections: dict[GatewayConnection, str] = field(init=False, default_factory=dict)
@@ -220,15 +252,33 @@ class _Clients:
                 begun_s = now_s
 
     def _begin(self, arrived: Waiting, group: asyncio.TaskGroup) -> None:
-        if self.per_ip.total() >= self.settings.max_connections:
+        if self._of_all() >= self.settings.max_connections:
             self._refuse(arrived.client, "max_connections")
-        elif self.per_ip[arrived.ip] >= self.settings.max_connections_per_ip:
+        elif self._of_ip(arrived.ip) >= self.settings.max_connections_per_ip:
             self._refuse(arrived.client, "max_connections_per_ip")
         else:
             self.per_ip[arrived.ip] += 1
+            self._show(arrived.ip)
             connecting = group.create_task(self._connect(arrived))
             self.connecting.add(connecting)
             connecting.add_done_callback(self.connecting.discard)
+
+    def _of_all(self) -> int:
+        return self.per_ip.total() + self._of_others(Shared.CONNECTIONS, self.settings.name)
+
+    def _of_ip(self, ip: str) -> int:
+        return self.per_ip[ip] + self._of_others(Shared.CONNECTIONS_OF_IP, self._key(ip))
+
+    def _of_others(self, what: Shared, key: str) -> int:
+        return 0 if self.shares is None else int(total(self.shares.others(what, key)))
+
+    def _show(self, ip: str) -> None:
+        if self.shares is not None:
+            self.shares.show(Shared.CONNECTIONS, Taken(self.per_ip.total()), self.settings.name)
+            self.shares.show(Shared.CONNECTIONS_OF_IP, Taken(self.per_ip.get(ip, 0)), self._key(ip))
+
+    def _key(self, ip: str) -> str:
+        return f"{self.settings.name} {ip}"
 
     async def sweep(self) -> None:
         while True:
@@ -352,3 +402,4 @@ class _Clients:
         self.per_ip[ip] -= 1
         if not self.per_ip[ip]:
             del self.per_ip[ip]
+        self._show(ip)

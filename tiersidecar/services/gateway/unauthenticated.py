@@ -16,6 +16,10 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tiersidecar.decide.shares import allowance
+from tiersidecar.domain.taken import Taken
+from tiersidecar.ports.shares import Shared, Shares
+
 KIB = 1024
 MIB = 1024 * KIB
 
@@ -37,10 +41,15 @@ class UnauthenticatedLimits:
 
 
 class Unauthenticated:
-    """All connections of a process that have not logged in."""
+    """All connections of a process that have not logged in.
 
-    def __init__(self, limits: UnauthenticatedLimits | None = None) -> None:
+    With ``shares``, the limits are of several processes together: each may use its part of them, and more while the others do
+    not use theirs.  What was lent ends as soon as another needs it: at the next connection, or at the next sweep.
+    """
+
+    def __init__(self, limits: UnauthenticatedLimits | None = None, shares: Shares | None = None) -> None:
         self.limits = limits or UnauthenticatedLimits()
+        self._shares = shares
         self.held_bytes = 0
         # In the order in which they came; dicts because any of them may go.
         self._all: dict[PendingLogin, None] = {}
@@ -56,8 +65,7 @@ class Unauthenticated:
         """Return whether one more from ``ip`` would cost another its place."""
         if listener.is_open:
             return False
-        limits = self.limits
-        return len(self._all) >= limits.max_connections or len(self._by_ip.get(ip, ())) >= limits.max_connections_per_ip
+        return len(self._all) >= self._most() or len(self._by_ip.get(ip, ())) >= self._most_of(ip)
 
     def enter(self, listener: ListenerLogins, ip: str, now_s: float, shed: Callable[[str], None]) -> PendingLogin:
         """Enter a connection from ``ip`` that is to log in; ``shed`` ends it, for a reason.  Older ones may be shed for it."""
@@ -67,18 +75,19 @@ class Unauthenticated:
             return login
         of_ip = self._by_ip.setdefault(ip, {})
         self._all[login] = of_ip[login] = None
-        limits = self.limits
-        if len(of_ip) > limits.max_connections_per_ip:
+        self._show(ip)
+        if len(of_ip) > self._most_of(ip):
             self._shed_oldest(of_ip, "unauthenticated_per_ip")
-        elif len(self._all) > limits.max_connections:
-            crowd = max(self._by_ip.values(), key=len)
-            self._shed_oldest(crowd, "unauthenticated")
+        elif len(self._all) > self._most():
+            self._shed_of_crowd()
         return login
 
     def sweep(self, now_s: float) -> None:
         """End those that have taken too long."""
         while self._all and now_s - next(iter(self._all)).since_s > self.limits.login_timeout_s:
             self._shed_oldest(self._all, _LOGIN_TIMEOUT)
+        if self._shares is not None:
+            self._end_what_was_lent()
 
     def forget_open(self) -> None:
         """Forget the connections of listeners that are known to be open."""
@@ -88,18 +97,17 @@ class Unauthenticated:
 
     def hold(self, login: PendingLogin, size_bytes: int) -> None:
         """Set the bytes that ``login`` holds; where all hold too much, the one that has held something longest goes first."""
-        self.held_bytes += size_bytes - login.held_bytes
+        self._hold(size_bytes - login.held_bytes)
         login.held_bytes = size_bytes
         if not size_bytes:
             self._holding.pop(login, None)
             return
         self._holding.setdefault(login)
-        while self.held_bytes > self.limits.buffer_bytes and self._holding:
-            self._shed_oldest(self._holding, "unauthenticated_bytes")
+        self._shed_bytes()
 
     def remove(self, login: PendingLogin) -> None:
         """Remove a connection that has logged in, or is gone."""
-        self.held_bytes -= login.held_bytes
+        self._hold(-login.held_bytes)
         login.held_bytes = 0
         self._holding.pop(login, None)
         self._all.pop(login, None)
@@ -108,6 +116,45 @@ class Unauthenticated:
             of_ip.pop(login, None)
             if not of_ip:
                 del self._by_ip[login.ip]
+        self._show(login.ip)
+
+    def _most(self) -> int:
+        return self._allowance(self.limits.max_connections, Shared.UNAUTHENTICATED)
+
+    def _most_of(self, ip: str) -> int:
+        return self._allowance(self.limits.max_connections_per_ip, Shared.UNAUTHENTICATED_OF_IP, ip)
+
+    def _allowance(self, limit: int, what: Shared, key: str = "") -> int:
+        if self._shares is None:
+            return limit
+        return allowance(limit, self._shares.workers, self._shares.others(what, key))
+
+    def _show(self, ip: str) -> None:
+        if self._shares is not None:
+            self._shares.show(Shared.UNAUTHENTICATED, Taken(len(self._all)))
+            self._shares.show(Shared.UNAUTHENTICATED_OF_IP, Taken(len(self._by_ip.get(ip, ()))), ip)
+
+    def _hold(self, change_bytes: int) -> None:
+        self.held_bytes += change_bytes
+        if change_bytes and self._shares is not None:
+            self._shares.show(Shared.UNAUTHENTICATED_BYTES, Taken(self.held_bytes))
+
+    def _end_what_was_lent(self) -> None:
+        for ip in tuple(self._by_ip):
+            while len(of_ip := self._by_ip.get(ip, {})) > self._most_of(ip):
+                self._shed_oldest(of_ip, "unauthenticated_per_ip")
+        while len(self._all) > self._most():
+            self._shed_of_crowd()
+        self._shed_bytes()
+
+    def _shed_bytes(self) -> None:
+        while self._holding and self.held_bytes > self._allowance(
+            self.limits.buffer_bytes, Shared.UNAUTHENTICATED_BYTES
+        ):
+            self._shed_oldest(self._holding, "unauthenticated_bytes")
+
+    def _shed_of_crowd(self) -> None:
+        self._shed_oldest(max(self._by_ip.values(), key=len), "unauthenticated")
 
     def _shed_oldest(self, crowd: dict[PendingLogin, None], reason: str) -> None:
         oldest = next(iter(crowd))
