@@ -1,5 +1,5 @@
-"""The optional native core (docs/design/0014): walks over record batches, the passes of a cleaner, and reading with rests, without
-Python's lock, and the fold of remote log metadata.
+"""The optional native core (docs/design/0014): walks over record batches, the passes of a cleaner and reading with rests, all
+without Python's lock, and the fold of remote log metadata.
 
 It comes as a distribution of its own, ``tiersidecar-native`` (the extra ``native``).  Python's loops are the reference: a
 native walk takes what the loop beside it would take in the same way, and stops before everything else.

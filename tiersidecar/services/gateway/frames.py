@@ -245,14 +245,15 @@ class ResponseMemory:
     held_bytes: int = 0
     beside_bytes: int = 0
     shares: Shares | None = None
+    part_bytes: int = field(init=False)
+    """The most that one connection may have."""
+
     _of_client: Counter[str] = field(default_factory=Counter)
     _waiting: _Lines = field(default_factory=dict)
     _waiting_beside: _Lines = field(default_factory=dict)
 
-    @property
-    def part_bytes(self) -> int:
-        """Return the most that one connection may have."""
-        return part_bytes(self.size_bytes, _ALONE if self.shares is None else self.shares.workers)
+    def __post_init__(self) -> None:
+        self.part_bytes = part_bytes(self.size_bytes, _ALONE if self.shares is None else self.shares.workers)
 
     def part(self, client: Callable[[], str]) -> MemoryPart:
         """Return one connection's; ``client`` names whose it is, as far as that is known now."""
