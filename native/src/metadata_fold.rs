@@ -107,10 +107,11 @@ impl MetadataBatch {
         self.turn += 1;
         let mut held: Vec<Holder<'py>> = Vec::new();
         held.resize_with(self.read.keys.len(), || Holder::Unknown);
-        let outcome = self.fold_into(py, &mut held, holders, start);
+        let mut outcome = self.fold_into(py, &mut held, holders, start);
         for holder in &mut held {
             if let Holder::Some(fold) = holder {
-                fold.end(&self.places)?;
+                let ended = fold.end(&self.places);
+                outcome = outcome.and_then(|taken| ended.map(|()| taken));
             }
         }
         outcome
