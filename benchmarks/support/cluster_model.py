@@ -15,7 +15,7 @@ COPY_EVENT_BYTES = (120, 75)
 """Of started and finished, as the daemon writes them with one leader epoch and no custom metadata; deletes are two updates."""
 RECORD_OVERHEAD_BYTES = 70
 """A batch of one record: its header (61 bytes) and the record's own fields.  Events of a sidecar are hardly ever together."""
-SEGMENT_BYTES = 326
+SEGMENT_BYTES = 307
 """In memory (docs/costs-and-limits.md)."""
 SKIPPED_PER_S = 1_500_000
 """Events that a core reads of partitions that are kept elsewhere (benchmarks/metadata.py)."""
@@ -148,7 +148,7 @@ class Cluster:
             f"{self.segments_of_a_sidecar / 1e6:,.2f} million",
             "replication · segments / brokers · 86,400 · days",
         )
-        yield "memory of a sidecar", f"{self.memory_bytes / MIB:,.0f} MiB", "process_mib + 326 · segments it keeps"
+        yield "memory of a sidecar", f"{self.memory_bytes / MIB:,.0f} MiB", "process_mib + 307 · segments it keeps"
         yield (
             "PUTs a second",
             f"{self.puts_per_s:,.0f}",

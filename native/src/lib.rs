@@ -11,6 +11,7 @@ pub mod key_filter;
 pub mod metadata;
 mod metadata_epochs;
 mod metadata_fold;
+mod metadata_partition;
 pub mod offset_map;
 mod reading;
 pub mod records;

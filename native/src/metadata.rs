@@ -78,6 +78,7 @@ impl Batch {
         let mut batch = Self::default();
         batch.events.reserve_exact(values.len());
         let (mut partitions, mut segments) = (Numbers::default(), Numbers::default());
+        segments.reserve(values.len() / 2);
         for value in values {
             let event = batch.read_one(value, &mut partitions, &mut segments);
             batch.events.push(event);

@@ -8,7 +8,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
-use crate::metadata_fold::USUAL_SEGMENTS;
+use crate::metadata_partition::USUAL_SEGMENTS;
 
 /// Start, end and row of a segment.
 type Span = (i64, i64, u32);

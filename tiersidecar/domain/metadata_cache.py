@@ -4,9 +4,9 @@
 :meth:`update`, with decoded fields instead of dataclasses.  An event that the rules forbid raises and changes nothing: the
 consumer drops and counts it, as Kafka does.
 
-The optional native core folds events into the same parts of the same objects (``native/src/metadata_fold.rs``), and leaves to
-:meth:`RemoteLogMetadataCache.add` and :meth:`RemoteLogMetadataCache.update` what they might refuse: a change of how they keep
-rows, pending numbers, maps or epochs is one there, too.  ``tests/native`` compares all of it.
+The optional native core folds events into the same parts of the same objects (``native/src/metadata_partition.rs``), and leaves
+to :meth:`RemoteLogMetadataCache.add` and :meth:`RemoteLogMetadataCache.update` what they might refuse: a change of how they
+keep rows, pending numbers, maps or epochs is one there, too.  ``tests/native`` compares all of it.
 """
 
 from __future__ import annotations

@@ -119,14 +119,19 @@ class SegmentRows:
 
     def __init__(self, data: bytes = b"", custom: Sequence[bytes | None] | None = None) -> None:
         self._data = bytearray(data)
-        count = len(data) // ROW.size
-        self._custom: list[bytes | None] = [None] * count if custom is None else list(custom)
-        self._number_of: dict[bytes, int] = {
-            uuid: number for number, (uuid,) in enumerate(_UUIDS.iter_unpack(self._data))
-        }
+        self._custom: list[bytes | None] = []
+        self._number_of: dict[bytes, int] = {}
         self._free: list[int] = []
-        self.size_bytes: int = sum(size for (size,) in _SIZES.iter_unpack(self._data))
+        self.size_bytes = 0
         """Size of all segments together."""
+        if data or custom:  # thousands of partitions begin without any
+            self._read(custom)
+
+    def _read(self, custom: Sequence[bytes | None] | None) -> None:
+        count = len(self._data) // ROW.size
+        self._custom = [None] * count if custom is None else list(custom)
+        self._number_of = {uuid: number for number, (uuid,) in enumerate(_UUIDS.iter_unpack(self._data))}
+        self.size_bytes = sum(size for (size,) in _SIZES.iter_unpack(self._data))
         if len(self._number_of) != count or len(self._custom) != count:
             raise ValueError(f"{count} rows, {len(self._number_of)} uuids, {len(self._custom)} custom metadata")
 

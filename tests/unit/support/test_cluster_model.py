@@ -34,7 +34,7 @@ def test_what_all_sidecars_read_grows_with_the_square_of_the_brokers() -> None:
 
 def test_memory_is_of_the_replicas_on_the_broker() -> None:
     assert SMALL.segments_of_a_sidecar == 2 * 86_400
-    assert SMALL.memory_bytes == 200 * MIB + 326 * 2 * 86_400
+    assert SMALL.memory_bytes == 200 * MIB + 307 * 2 * 86_400
 
 
 @pytest.mark.parametrize(
