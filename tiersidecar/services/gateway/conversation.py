@@ -167,7 +167,8 @@ class Conversation:
 
     def taken(self) -> None:
         """Note that the client has all that was written: it may ask again."""
-        self.give_memory_back(self._memory_bytes)
+        if self._memory_bytes:
+            self.give_memory_back(self._memory_bytes)
         self._release(0)
 
     def close(self) -> None:
