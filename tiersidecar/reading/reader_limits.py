@@ -245,9 +245,14 @@ class ColdReads:
     def took(self, reader: ColdReader, topic: str, size_bytes: int) -> None:
         """Count and charge what ``reader`` was given."""
         self._count(reader, topic, size_bytes=size_bytes)
-        quota = self._quota_of(reader)
-        if quota is not None:
-            quota.record(size_bytes, self._clock.monotonic_s())
+        self._charge(reader, size_bytes)
+
+    def answered(self, reader: ColdReader, topic: str, size_bytes: int) -> None:
+        """Count a request for a remote part of ``topic``, and count and charge what ``reader`` was given: :meth:`begun` and
+        :meth:`took` at once."""
+        self._count(reader, topic, requests=1, size_bytes=size_bytes)
+        if size_bytes:
+            self._charge(reader, size_bytes)
 
     @property
     def readings(self) -> Sequence[ColdReading]:
@@ -263,6 +268,11 @@ class ColdReads:
             for (principal, client_id, topic), read in self._read.items()
         ]
         return sorted(readings, key=lambda one: -one.size_bytes)
+
+    def _charge(self, reader: ColdReader, size_bytes: int) -> None:
+        quota = self._quota_of(reader)
+        if quota is not None:
+            quota.record(size_bytes, self._clock.monotonic_s())
 
     def _count(self, reader: ColdReader, topic: str, *, requests: int = 0, size_bytes: int = 0) -> None:
         key = self._key_of(reader, topic)

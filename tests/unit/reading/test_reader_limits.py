@@ -256,6 +256,18 @@ def read(cold: ColdReads, reader: ColdReader, size_bytes: int = 10, topic: str =
     cold.took(reader, topic, size_bytes)
 
 
+@pytest.mark.parametrize("size_bytes", [0, 1000])
+def test_an_answer_counts_as_a_request_and_what_it_brought(size_bytes: int) -> None:
+    rule = ReaderQuotaRule(user=DEFAULT, bytes_per_s=1)
+    apart, at_once = (ColdReads(clock=ManualClock(), rules=[rule]) for _ in range(2))
+    apart.begun(ALICE, "orders")
+    apart.took(ALICE, "orders", size_bytes)
+    at_once.answered(ALICE, "orders", size_bytes)
+    assert at_once.readings == apart.readings
+    assert at_once.throttle_s(ALICE) == apart.throttle_s(ALICE)
+    assert (at_once.throttle_s(ALICE) > 0) is (size_bytes > 0)
+
+
 def test_requests_and_bytes_are_counted_by_principal_client_id_and_topic() -> None:
     telemetry = RecordedTelemetry()
     cold = ColdReads(clock=ManualClock(), telemetry=telemetry)

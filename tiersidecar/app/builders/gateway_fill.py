@@ -273,6 +273,7 @@ class TieredPartitionsInTable:
         self._mounts = mounts or NoMounts()
         self._names: dict[Uuid, str] = {}
         self._names_of: Mapping[str, Uuid] | None = None
+        self._moment = TableMoment(table.topic_ids, table.assignment)
 
     def find(self, topic: str | bytes, partition: int, asker: Asker = ANYBODY) -> TieredView | None:
         """Return the tiered partition.  What a rule tiers, but the table has not met, may have just come to this broker."""
@@ -300,7 +301,8 @@ class TieredPartitionsInTable:
             if reason := self._mounts.halted(found):
                 raise MetadataNotReadyError(subject=reason)
             view = TieredView(topic_id_partition=found, leader_epoch=tiered.view.leader_epoch)
-            asker.check(view)
+            if asker.asked_at is not self.now():  # of one and the same moment there is nothing to compare
+                asker.check(view)
             return view
         if self._policies.policy_for(name) is None:
             if reason := self._mounts.halted(found):  # seeded, though no plan that this gateway has says so
@@ -328,8 +330,11 @@ class TieredPartitionsInTable:
         return TieredView(topic_id_partition=owner, leader_epoch=leader_epoch)
 
     def now(self) -> TableMoment:
-        """Return the tiered partitions as known now."""
-        return TableMoment(self._table.topic_ids, self._table.assignment)
+        """Return the tiered partitions as known now: the same object until a look at the cluster puts others there."""
+        table, moment = self._table, self._moment
+        if moment.topic_ids is not table.topic_ids or moment.assignment is not table.assignment:
+            self._moment = moment = TableMoment(table.topic_ids, table.assignment)
+        return moment
 
     def topic_id(self, topic: str) -> Uuid | None:
         """Return the id of a topic, tiered or not; None where there is none."""

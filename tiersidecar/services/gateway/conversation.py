@@ -104,6 +104,7 @@ class Conversation:
         new_id: Callable[[], int] | None = None,
     ) -> None:
         self._state, self._traffic, self._limits = state, share.traffic, share.limits
+        self._origin = origin_of(state.client.rpartition(":")[0])  # read once: it is asked for several times a Fetch
         self._memory = share.memory.part(lambda: self.asker)
         self._rewrites = {key: (rewrite, rewrite.versions()) for key, rewrite in share.rewrites.items()}
         self._client, self._broker, self._host, self._login = client, broker, host, login or LoggedIn()
@@ -151,7 +152,7 @@ class Conversation:
     @property
     def asker(self) -> str:
         """Return what is counted as one caller: the principal where its name is known, else the address."""
-        return self._state.login.named_principal or origin_of(self._state.client.rpartition(":")[0])
+        return self._state.login.named_principal or self._origin
 
     @property
     def is_let_in(self) -> bool:
@@ -166,7 +167,8 @@ class Conversation:
 
     def taken(self) -> None:
         """Note that the client has all that was written: it may ask again."""
-        self.give_memory_back(self._memory_bytes)
+        if self._memory_bytes:
+            self.give_memory_back(self._memory_bytes)
         self._release(0)
 
     def close(self) -> None:

@@ -218,9 +218,7 @@ class FetchFill:
             partition = wanted.classified[key].partition
             if partition is None or answer.error_code:
                 continue
-            self._cold.begun(reader, partition.topic)
-            if answer.records_bytes:
-                self._cold.took(reader, partition.topic, answer.records_bytes)
+            self._cold.answered(reader, partition.topic, answer.records_bytes)
 
     def _returned(
         self,

@@ -31,6 +31,8 @@ Python for eight than for one."""
 _FIRST_RUN_FILLS = 2
 _FOLLOWED_AT = 3
 """The next run is read when so many fills of the last one are left: it comes from the store while those are fetched."""
+_WALKS_S = 0.0005
+"""How long batches are walked over before others have a turn of the loop, which is not free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,13 +131,15 @@ class RemoteFills:
         )
         if fills == 1 or fetched.size_bytes <= want.max_bytes:
             return (fetched,)
-        parts, taken_bytes = list[FetchedBatches](), 0
+        parts, taken_bytes, began_s = list[FetchedBatches](), 0, self._clock.monotonic_s()
         for slices in islice(parts_of(fetched.slices, want.max_bytes), fills):  # what is over would be a small one
             if taken_bytes > len(parts) * want.max_bytes:
                 break  # so would this: a batch that is larger than a fill has taken its room
             parts.append(_part(fetched, slices))
             taken_bytes += parts[-1].size_bytes
-            await asyncio.sleep(0)  # of small batches there are thousands to walk
+            if self._clock.monotonic_s() - began_s > _WALKS_S:  # of small batches there are thousands
+                await asyncio.sleep(0)
+                began_s = self._clock.monotonic_s()
         return tuple(parts)
 
     def _is_ready(self, want: FillWant) -> bool:

@@ -112,6 +112,19 @@ def test_what_has_become_another_since_it_was_asked_for_is_nobody_s() -> None:
     assert found.find("tiered", 0, Asker(asked_at=found.now())) is not None
 
 
+def test_a_moment_lasts_until_the_next_look_at_the_cluster() -> None:
+    """Two for each Fetch were made, and each partition was looked for in both."""
+    table = looked(PartitionTable())
+    found = partitions(table)
+    before = found.now()
+    assert found.now() is before
+    table.assignment = dict(table.assignment)
+    assert found.now() is not before
+    after = found.now()
+    table.topic_ids = dict(table.topic_ids)
+    assert found.now() is not after
+
+
 def test_what_was_not_known_when_it_was_asked_for_is_nobody_s() -> None:
     table = PartitionTable()
     found = partitions(table)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.support.gateway_world import World, open_world
 from tests.support.local_batches import batches_between
-from tests.support.manual_clock import settle
+from tests.support.manual_clock import ManualClock, settle
 from tests.support.remote_runs import load_run
 from tiersidecar.reading.remote_log_reader import FetchedBatches
 from tiersidecar.services.gateway.remote_fills import FillWant, RemoteFills
@@ -46,6 +47,31 @@ async def test_a_reader_that_goes_on_finds_the_next_fills_read() -> None:
                 assert len(fills._ready) == 1 + 8
         records = b"".join(bytes(part.buffer) for one in found for part in one.slices)
         assert records == batches_between("plain-0", 0, found[-1].next_offset - 1)
+
+
+class Hurrying(ManualClock):
+    """A millisecond passes between two looks at it."""
+
+    def monotonic_s(self) -> float:
+        self.stand_still(0.001)
+        return super().monotonic_s()
+
+
+async def turns_of(work: Coroutine[Any, Any, object]) -> int:
+    """How many turns of the loop ``work`` takes."""
+    task, turns = asyncio.create_task(work), 0
+    while not task.done():
+        await asyncio.sleep(0)
+        turns += 1
+    return turns
+
+
+async def test_others_have_their_turns_while_many_batches_are_cut_and_none_is_spent_on_few() -> None:
+    async with fills_of() as (world, fills, want):
+        await fills._read(want, 8)  # what comes from the store now is in the caches for both
+        slow = RemoteFills(reader=world.path.reader, clock=Hurrying())
+        at_once = await turns_of(fills._read(want, 8))
+        assert await turns_of(slow._read(want, 8)) == at_once + 8
 
 
 @pytest.mark.parametrize(("pause_s", "most"), [(0.01, 11), (0.3, 5), (1.5, 2)])
