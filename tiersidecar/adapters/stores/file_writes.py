@@ -106,7 +106,8 @@ class FileWrites:
             room[:] = rest[: len(room)]
             self.took(len(room))
             rest = rest[len(room) :]
-        self._write_to_cache(rest)
+        if rest:
+            self._write_to_cache(rest)
 
     def finish(self) -> None:
         """Hand on what is in memory; the part of a block at the end goes through the page cache.  It makes nothing durable."""
@@ -136,6 +137,9 @@ class FileWrites:
         if done and left:
             self._buffer[:left] = bytes(self._buffer[done : self._filled])
         self._filled = left
+        # Some file systems (ext4 with data=journal) take O_DIRECT and write to the page cache nevertheless.  Elsewhere there is
+        # nothing to hand over and to let go of, and that is found out in a microsecond.
+        self._let_go_of_cached()
         if not self._is_direct:
             self._go_through_cache()
 
@@ -143,7 +147,6 @@ class FileWrites:
         """Write what is left, and all that comes, to the page cache."""
         self._is_direct = False
         _set_direct(self._fileno, is_on=False)
-        self._begun = self._ended = self._in_file
         self._write_gathered_to_cache()
 
     def _write_gathered_to_cache(self) -> None:
@@ -151,11 +154,14 @@ class FileWrites:
         self._write_to_cache(self._buffer[:filled])
 
     def _write_to_cache(self, rest: memoryview) -> None:
-        """Append ``rest``, let the disk begin with what gathered, and wait for what had gathered before."""
         while rest:
             done = os.write(self._fileno, rest)
             self._in_file += done
             rest = rest[done:]
+        self._let_go_of_cached()
+
+    def _let_go_of_cached(self) -> None:
+        """Let the disk begin with what gathered in the page cache, and wait for what had gathered before."""
         gathered = self._in_file - self._begun
         if gathered >= self._step_bytes:
             begin_write_back(self._fileno, self._begun, gathered)
