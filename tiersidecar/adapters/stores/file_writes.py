@@ -90,13 +90,18 @@ class FileWrites:
             stop = min(stop, self._step_bytes)
         return self._buffer[self._filled : min(self._filled + most_bytes, stop)]
 
+    def will_wait(self, count: int) -> bool:
+        """Return whether :meth:`took` of ``count`` bytes will wait for the disk."""
+        return self._is_direct and self._filled + count >= min(self._step_bytes, len(self._buffer))
+
     def took(self, count: int) -> None:
         """Note that :meth:`room` has ``count`` bytes now, from its beginning."""
+        will_wait = self.will_wait(count)
         self._filled += count
-        if not self._is_direct:
-            self._write_gathered_to_cache()
-        elif self._filled >= min(self._step_bytes, len(self._buffer)):
+        if will_wait:
             self._write_past_cache()
+        elif not self._is_direct:
+            self._write_gathered_to_cache()
 
     def write(self, piece: Buffer) -> None:
         """Append the whole of ``piece``.  It may be reused as soon as this returns."""

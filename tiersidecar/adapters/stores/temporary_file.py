@@ -14,7 +14,7 @@ from pathlib import Path
 from stat import S_IMODE, S_ISDIR, S_ISGID
 
 from tiersidecar.adapters.short_turns import NativeTurns, short_turns
-from tiersidecar.adapters.stores.file_writes import FileWrites
+from tiersidecar.adapters.stores.file_writes import WRITE_BACK_BYTES, FileWrites
 from tiersidecar.domain.errors import LogDirError, SegmentChangedError
 from tiersidecar.formats import native
 from tiersidecar.formats.native import TurnReader
@@ -83,14 +83,7 @@ class TemporaryFile:
         Raises:
             SegmentChangedError: the source ends before its range does.
         """
-        writes = self._opened
-        position = source.byte_range.start + writes.taken_bytes
-        stop = min(position + size_bytes, source.byte_range.stop)
-        while position < stop:
-            count = source.read_into(position, writes.room(min(_CACHED_BYTES, stop - position)))
-            _require_some(count, source, position)
-            writes.took(count)
-            position += count
+        self._copy(source, size_bytes, is_in_hurry=True)
 
     def copy_with_rests(self, source: SourceFile, size_bytes: int) -> None:
         """Copy like :meth:`copy_slice`, in short turns with rests between them: a broker's thread that wakes up on this core
@@ -101,7 +94,19 @@ class TemporaryFile:
             self._copy_in_native_turns(native.core.walks, source, start, stop)
             return
         for _, count in short_turns(source.fileno, start, stop):
-            self.copy_slice(source, count)
+            self._copy(source, count, is_in_hurry=False)
+
+    def _copy(self, source: SourceFile, size_bytes: int, *, is_in_hurry: bool) -> None:
+        writes = self._opened
+        position = source.byte_range.start + writes.taken_bytes
+        stop = min(position + size_bytes, source.byte_range.stop)
+        while position < stop:
+            count = source.read_into(position, writes.room(min(_CACHED_BYTES, stop - position)))
+            _require_some(count, source, position)
+            if is_in_hurry and writes.will_wait(count):
+                _read_on(source, position + count)
+            writes.took(count)
+            position += count
 
     def _copy_in_native_turns(self, reader: TurnReader, source: SourceFile, position: int, stop: int) -> None:
         """Read in turns without the interpreter's lock, and look at some of them at once."""
@@ -158,6 +163,21 @@ class TemporaryFile:
         if self._fileno >= 0:
             os.close(self._fileno)
             self._fileno = -1
+
+
+def _read_on(source: SourceFile, position: int) -> None:
+    """Have the disk of ``source`` bring what the next step takes, while we wait for that of the copy.  The kernel's own
+    read-ahead is 256 KiB as a rule: with two disks of 100 MiB/s a copy had 50 MiB/s of 82."""
+    stop = min(position + WRITE_BACK_BYTES, source.byte_range.stop)
+    if position >= stop:
+        return
+    try:  # to ask for pages that are cached costs half as much as to copy them
+        is_cached = bool(os.preadv(source.fileno, [bytearray(1)], stop - 1, os.RWF_NOWAIT))
+    except OSError:
+        is_cached = False  # or the file system cannot say
+    if not is_cached:
+        with suppress(OSError):
+            os.posix_fadvise(source.fileno, position, stop - position, os.POSIX_FADV_WILLNEED)
 
 
 def _require_some(count: int, source: SourceFile, position: int) -> None:
