@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_BURST_S = 0.06
-_SLICE_S = 0.02
+_BURST_S = 0.08
+_SLICE_S = 0.04
 """Granted in one go: what is sent at once is sent in one moment, so it must be small against a second.  But each turn of the
 event loop has its price, and a task that writes a slice can rest while it does."""
 
@@ -15,7 +15,7 @@ _ROUND_BYTES = 64 * 1024
 
 @dataclass(slots=True)
 class TokenBucket:
-    """At most ``bytes_per_s``, and above that never more than 0.06 s' worth in any period; None: no limit.
+    """At most ``bytes_per_s``, and above that never more than 0.08 s' worth in any period; None: no limit.
 
     The burst makes up for late wake-ups.  Times are seconds of a clock that never goes back.
     """

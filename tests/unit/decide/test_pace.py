@@ -54,19 +54,19 @@ def test_an_idle_time_saves_up_no_burst() -> None:
     taken = 0
     while count := bucket.take(16 * MIB, 3600):
         taken += count
-    assert taken <= 0.06 * 100 * MIB
+    assert taken <= 0.08 * 100 * MIB
 
 
 @pytest.mark.parametrize(
     ("rate", "size_bytes"),
     [
         pytest.param(20, 1, id="never nothing"),
-        pytest.param(MIB, MIB // 50, id="less than 64 KiB"),
-        pytest.param(16 * MIB, 5 * 64 * 1024, id="whole 64 KiB where it is more"),
-        pytest.param(1000 * MIB, 20 * MIB, id="much"),
+        pytest.param(MIB, MIB // 25, id="less than 64 KiB"),
+        pytest.param(16 * MIB, 10 * 64 * 1024, id="whole 64 KiB where it is more"),
+        pytest.param(1000 * MIB, 40 * MIB, id="much"),
     ],
 )
-def test_a_slice_is_20_ms_worth(rate: int, size_bytes: int) -> None:
+def test_a_slice_is_40_ms_worth(rate: int, size_bytes: int) -> None:
     assert TokenBucket(rate).take(64 * MIB, 0) == size_bytes
 
 

@@ -53,6 +53,7 @@ _COPIED_AT_ONCE = 1024 * 1024
 _DIRECT_FROM_BYTES = 1024 * 1024
 """Smaller files (manifests, index blobs) are written through the page cache, which costs less than a buffer of their own."""
 
+_HUGE_PAGE_BYTES = 2 * 1024 * 1024
 _BLOCK_BYTES = 4096
 """What goes past the page cache begins and ends at a multiple of it, in memory and in the file: no disk asks for more."""
 
@@ -179,12 +180,15 @@ class FileWrites:
 
 
 def _pages(size_bytes: int) -> memoryview:
-    """Return memory that begins with a page, as malloc's does not.  In huge pages, where there are some, it costs the kernel
-    less to make, and to hand to the disk."""
-    pages = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    """Return memory that begins with a page, as malloc's does not.  Huge pages, where there are some, cost the kernel less to
+    make and to hand to the disk: what lies in one is one request, of which else each page would be a part."""
+    in_huge_pages = (
+        -(-size_bytes // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES if size_bytes >= _DIRECT_FROM_BYTES else size_bytes
+    )
+    pages = mmap.mmap(-1, in_huge_pages, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):
         pages.madvise(mmap.MADV_HUGEPAGE)
-    return memoryview(pages)
+    return memoryview(pages)[:size_bytes]
 
 
 def _set_direct(fileno: int, *, is_on: bool) -> bool:
