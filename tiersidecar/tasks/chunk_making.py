@@ -14,7 +14,7 @@ from tiersidecar.ports.store import Buffer
 _MOST_HELD_S = 1.0
 
 _MOST_KEPT_BYTES = DEFAULT_CHUNK_SIZE
-"""What is larger leaves the processor's cache before it is used again, and would be held with nothing to copy: chunk.size may be
+"""What is larger leaves the processor's cache before it is used again, and would be held with nothing to copy: a chunk may have
 1 GiB."""
 
 

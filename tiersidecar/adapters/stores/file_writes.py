@@ -23,8 +23,12 @@ _NOT_SUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, errno.ESPIPE, errno.EOPN
 
 
 def begin_write_back(fileno: int, position: int, size_bytes: int) -> None:
-    """Begin without waiting.  A hint: a file system that cannot is no error, since fsync makes the file durable."""
-    _LIBC.sync_file_range(fileno, position, size_bytes, _WRITE)
+    """Have the disk begin with these pages, without waiting.  A file system that cannot is no error: fsync makes them durable.
+
+    Raises:
+        OSError: there is no room for them.  Whoever hands pages over may be the only one who hears of it.
+    """
+    _sync_range(fileno, position, size_bytes, _WRITE)
 
 
 def end_write_back(fileno: int, position: int, size_bytes: int) -> None:
@@ -33,7 +37,11 @@ def end_write_back(fileno: int, position: int, size_bytes: int) -> None:
     Raises:
         OSError: the disk did not take them.  Linux reports that once for each open file: fsync would not report it again.
     """
-    if _LIBC.sync_file_range(fileno, position, size_bytes, _WAIT_BEFORE | _WRITE | _WAIT_AFTER) == 0:
+    _sync_range(fileno, position, size_bytes, _WAIT_BEFORE | _WRITE | _WAIT_AFTER)
+
+
+def _sync_range(fileno: int, position: int, size_bytes: int, flags: int) -> None:
+    if _LIBC.sync_file_range(fileno, position, size_bytes, flags) == 0:
         return
     code = ctypes.get_errno()
     if code not in _NOT_SUPPORTED:

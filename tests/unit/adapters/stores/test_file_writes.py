@@ -197,11 +197,16 @@ def test_what_the_disk_does_not_take_is_an_error(
         pytest.param(errno.EINVAL, False, id="a file system that cannot do it"),
     ],
 )
+@pytest.mark.parametrize("when", ["as it is handed over", "while it is waited for"])
 def test_what_the_disk_did_not_take_of_the_page_cache_is_an_error_before_fsync(
-    code: int, raises: bool, fileno: int, monkeypatch: pytest.MonkeyPatch
+    when: str, code: int, raises: bool, fileno: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What goes wrong as pages are handed over may be told only to who does it."""
+
     class Refusing:
         def sync_file_range(self, fileno: int, position: int, size_bytes: int, flags: int) -> int:
+            if (flags == 2) != (when == "as it is handed over"):
+                return 0
             ctypes.set_errno(code)
             return -1
 
