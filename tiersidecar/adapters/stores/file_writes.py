@@ -18,6 +18,9 @@ from tiersidecar.ports.store import Buffer
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+_LIBC.fstatfs.argtypes = (ctypes.c_int, ctypes.c_void_p)
+_STATFS_BYTES = 256
+_FUSE = 0x65735546  # FUSE_SUPER_MAGIC of linux/magic.h
 _WAIT_BEFORE, _WRITE, _WAIT_AFTER = 1, 2, 4
 _NOT_SUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, errno.ESPIPE, errno.EOPNOTSUPP})
 
@@ -80,7 +83,7 @@ class FileWrites:
         self._filled = self._in_file = self._begun = self._ended = 0
         self._most_bytes = WRITE_BACK_BYTES if size_bytes is None else max(size_bytes, _BLOCK_BYTES)
         is_large = size_bytes is None or size_bytes >= _DIRECT_FROM_BYTES
-        self._is_direct = is_large and _set_direct(fileno, is_on=True)
+        self._is_direct = is_large and _keeps_order(fileno) and _set_direct(fileno, is_on=True)
 
     @property
     def taken_bytes(self) -> int:
@@ -197,6 +200,18 @@ def _pages(size_bytes: int) -> memoryview:
     with suppress(OSError):
         pages.madvise(mmap.MADV_HUGEPAGE)
     return memoryview(pages)[:size_bytes]
+
+
+def kind_of_file_system(fileno: int) -> int:
+    """Return the magic number of the file system, 0 if it is not known."""
+    status = (ctypes.c_uint32 * (_STATFS_BYTES // 4))()
+    return 0 if _LIBC.fstatfs(fileno, status) else status[0] or status[1]  # a long on most machines
+
+
+def _keeps_order(fileno: int) -> bool:
+    """Return whether what is written past the page cache arrives as it was written.  Of one write a FUSE mount gets requests of
+    at most 1 MiB, all at once and in any order, and that of an object store takes only what continues the file."""
+    return kind_of_file_system(fileno) != _FUSE
 
 
 def _set_direct(fileno: int, *, is_on: bool) -> bool:

@@ -6,6 +6,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from itertools import pairwise
@@ -149,6 +150,19 @@ def test_a_small_file_goes_through_the_page_cache(fileno: int, path: Path) -> No
     assert path.stat().st_size == 1000, "nothing of it waits in memory"
 
 
+def test_a_fuse_mount_gets_what_is_written_in_order(fileno: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one write past the page cache it gets several requests at once, in any order; a mount of an object store takes only what
+    continues the file."""
+    found = subprocess.run(["stat", "-f", "-c", "%t", path], check=True, capture_output=True, text=True)
+    assert file_writes.kind_of_file_system(fileno) == int(found.stdout, 16)
+    monkeypatch.setattr(file_writes, "kind_of_file_system", lambda _: 0x65735546)
+    writes, data = FileWrites(fileno, None), os.urandom(5 * MIB)
+    assert not is_direct(fileno)
+    put(writes, data)
+    writes.finish()
+    assert path.read_bytes() == data
+
+
 @pytest.mark.parametrize("written", [0, 4096, 4096 * 5 + 100], ids=["at once", "after a block", "within a block"])
 def test_a_file_system_that_takes_no_such_write_gets_it_the_other_way(
     written: int, path: Path, fileno: int, monkeypatch: pytest.MonkeyPatch
@@ -210,9 +224,9 @@ def test_what_the_disk_did_not_take_of_the_page_cache_is_an_error_before_fsync(
             ctypes.set_errno(code)
             return -1
 
-    monkeypatch.setattr(file_writes, "_LIBC", Refusing())
     monkeypatch.setattr(file_writes, "_set_direct", refuse_direct)
     writes = FileWrites(fileno, None)
+    monkeypatch.setattr(file_writes, "_LIBC", Refusing())
     with pytest.raises(OSError, match=os.strerror(code)) if raises else nullcontext():
         for _ in range(16):
             writes.write(bytes(MIB))
