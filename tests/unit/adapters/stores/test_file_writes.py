@@ -151,7 +151,7 @@ def test_a_small_file_goes_through_the_page_cache(fileno: int, path: Path) -> No
 
 
 def test_a_fuse_mount_gets_what_is_written_in_order(fileno: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one write past the page cache it gets several requests at once, in any order; a mount of an object store takes only what
+    """Of one write past the page cache it gets several requests at once, in any order; that of an object store takes only what
     continues the file."""
     found = subprocess.run(["stat", "-f", "-c", "%t", path], check=True, capture_output=True, text=True)
     assert file_writes.kind_of_file_system(fileno) == int(found.stdout, 16)
