@@ -7,10 +7,15 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from tiersidecar.formats.aiven.transforms import DEFAULT_CHUNK_SIZE
 from tiersidecar.ports.log_dirs import ReadAndMake
 from tiersidecar.ports.store import Buffer
 
 _MOST_HELD_S = 1.0
+
+_MOST_KEPT_BYTES = DEFAULT_CHUNK_SIZE
+"""What is larger leaves the processor's cache before it is used again, and would be held with nothing to copy: a chunk may have
+1 GiB."""
 
 
 class ChunkMaker:
@@ -44,7 +49,8 @@ class ChunkMaker:
             try:
                 return await file.read_and_make(position, memoryview(buffer)[:size_bytes], look, transform)
             finally:
-                self._buffers.append(buffer)
+                if len(buffer) <= _MOST_KEPT_BYTES:
+                    self._buffers.append(buffer)
 
     @asynccontextmanager
     async def _place(self) -> AsyncIterator[None]:

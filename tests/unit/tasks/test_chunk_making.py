@@ -83,6 +83,18 @@ async def test_a_larger_chunk_gets_a_larger_buffer() -> None:
         assert len(await made(maker, file, 0, size)) == size
 
 
+async def test_memory_for_a_chunk_too_large_for_any_cache_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk.size of 256 MiB would else hold that much for each core, with nothing to copy."""
+    monkeypatch.setattr(chunk_making, "_MOST_KEPT_BYTES", 20)
+    maker, file = ChunkMaker(most_at_once=1), HeldFile()
+    file.go.set()
+    for size in (21, 21, 20, 20):
+        await made(maker, file, 0, size)
+    first, second, third, fourth = file.buffers
+    assert first is not second
+    assert third is fourth
+
+
 @pytest.mark.parametrize("end", ["cancelled", "an error"])
 async def test_a_place_is_free_again_however_a_chunk_ends(end: str) -> None:
     maker, file, broken = ChunkMaker(most_at_once=1), HeldFile(), HeldFile()

@@ -18,13 +18,20 @@ from tiersidecar.ports.store import Buffer
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+_LIBC.fstatfs.argtypes = (ctypes.c_int, ctypes.c_void_p)
+_STATFS_BYTES = 256
+_FUSE = 0x65735546  # FUSE_SUPER_MAGIC of linux/magic.h
 _WAIT_BEFORE, _WRITE, _WAIT_AFTER = 1, 2, 4
 _NOT_SUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, errno.ESPIPE, errno.EOPNOTSUPP})
 
 
 def begin_write_back(fileno: int, position: int, size_bytes: int) -> None:
-    """Begin without waiting.  A hint: a file system that cannot is no error, since fsync makes the file durable."""
-    _LIBC.sync_file_range(fileno, position, size_bytes, _WRITE)
+    """Have the disk begin with these pages, without waiting.  A file system that cannot is no error: fsync makes them durable.
+
+    Raises:
+        OSError: there is no room for them.  Whoever hands pages over may be the only one who hears of it.
+    """
+    _sync_range(fileno, position, size_bytes, _WRITE)
 
 
 def end_write_back(fileno: int, position: int, size_bytes: int) -> None:
@@ -33,7 +40,11 @@ def end_write_back(fileno: int, position: int, size_bytes: int) -> None:
     Raises:
         OSError: the disk did not take them.  Linux reports that once for each open file: fsync would not report it again.
     """
-    if _LIBC.sync_file_range(fileno, position, size_bytes, _WAIT_BEFORE | _WRITE | _WAIT_AFTER) == 0:
+    _sync_range(fileno, position, size_bytes, _WAIT_BEFORE | _WRITE | _WAIT_AFTER)
+
+
+def _sync_range(fileno: int, position: int, size_bytes: int, flags: int) -> None:
+    if _LIBC.sync_file_range(fileno, position, size_bytes, flags) == 0:
         return
     code = ctypes.get_errno()
     if code not in _NOT_SUPPORTED:
@@ -72,7 +83,7 @@ class FileWrites:
         self._filled = self._in_file = self._begun = self._ended = 0
         self._most_bytes = WRITE_BACK_BYTES if size_bytes is None else max(size_bytes, _BLOCK_BYTES)
         is_large = size_bytes is None or size_bytes >= _DIRECT_FROM_BYTES
-        self._is_direct = is_large and _set_direct(fileno, is_on=True)
+        self._is_direct = is_large and _keeps_order(fileno) and _set_direct(fileno, is_on=True)
 
     @property
     def taken_bytes(self) -> int:
@@ -91,13 +102,18 @@ class FileWrites:
             stop = min(stop, self._step_bytes)
         return self._buffer[self._filled : min(self._filled + most_bytes, stop)]
 
+    def will_wait(self, count: int) -> bool:
+        """Return whether :meth:`took` of ``count`` bytes will wait for the disk."""
+        return self._is_direct and self._filled + count >= min(self._step_bytes, len(self._buffer))
+
     def took(self, count: int) -> None:
         """Note that :meth:`room` has ``count`` bytes now, from its beginning."""
+        will_wait = self.will_wait(count)
         self._filled += count
-        if not self._is_direct:
-            self._write_gathered_to_cache()
-        elif self._filled >= min(self._step_bytes, len(self._buffer)):
+        if will_wait:
             self._write_past_cache()
+        elif not self._is_direct:
+            self._write_gathered_to_cache()
 
     def write(self, piece: Buffer) -> None:
         """Append the whole of ``piece``.  It may be reused as soon as this returns."""
@@ -107,7 +123,8 @@ class FileWrites:
             room[:] = rest[: len(room)]
             self.took(len(room))
             rest = rest[len(room) :]
-        self._write_to_cache(rest)
+        if rest:
+            self._write_to_cache(rest)
 
     def finish(self) -> None:
         """Hand on what is in memory; the part of a block at the end goes through the page cache.  It makes nothing durable."""
@@ -137,6 +154,9 @@ class FileWrites:
         if done and left:
             self._buffer[:left] = bytes(self._buffer[done : self._filled])
         self._filled = left
+        # Some file systems (ext4 with data=journal) take O_DIRECT and write to the page cache nevertheless.  Elsewhere there is
+        # nothing to hand over and to let go of, and that is found out in a microsecond.
+        self._let_go_of_cached()
         if not self._is_direct:
             self._go_through_cache()
 
@@ -144,7 +164,6 @@ class FileWrites:
         """Write what is left, and all that comes, to the page cache."""
         self._is_direct = False
         _set_direct(self._fileno, is_on=False)
-        self._begun = self._ended = self._in_file
         self._write_gathered_to_cache()
 
     def _write_gathered_to_cache(self) -> None:
@@ -152,11 +171,14 @@ class FileWrites:
         self._write_to_cache(self._buffer[:filled])
 
     def _write_to_cache(self, rest: memoryview) -> None:
-        """Append ``rest``, let the disk begin with what gathered, and wait for what had gathered before."""
         while rest:
             done = os.write(self._fileno, rest)
             self._in_file += done
             rest = rest[done:]
+        self._let_go_of_cached()
+
+    def _let_go_of_cached(self) -> None:
+        """Let the disk begin with what gathered in the page cache, and wait for what had gathered before."""
         gathered = self._in_file - self._begun
         if gathered >= self._step_bytes:
             begin_write_back(self._fileno, self._begun, gathered)
@@ -178,6 +200,18 @@ def _pages(size_bytes: int) -> memoryview:
     with suppress(OSError):
         pages.madvise(mmap.MADV_HUGEPAGE)
     return memoryview(pages)[:size_bytes]
+
+
+def kind_of_file_system(fileno: int) -> int:
+    """Return the magic number of the file system, 0 if it is not known."""
+    status = (ctypes.c_uint32 * (_STATFS_BYTES // 4))()
+    return 0 if _LIBC.fstatfs(fileno, status) else status[0] or status[1]  # a long on most machines
+
+
+def _keeps_order(fileno: int) -> bool:
+    """Return whether what is written past the page cache arrives as it was written.  Of one write a FUSE mount gets requests of
+    at most 1 MiB, all at once and in any order, and that of an object store takes only what continues the file."""
+    return kind_of_file_system(fileno) != _FUSE
 
 
 def _set_direct(fileno: int, *, is_on: bool) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from stat import S_IMODE, S_ISDIR, S_ISGID
 
 from tiersidecar.adapters.short_turns import NativeTurns, short_turns
-from tiersidecar.adapters.stores.file_writes import FileWrites
+from tiersidecar.adapters.stores.file_writes import WRITE_BACK_BYTES, FileWrites
 from tiersidecar.domain.errors import LogDirError, SegmentChangedError
 from tiersidecar.formats import native
 from tiersidecar.formats.native import TurnReader
@@ -23,6 +23,9 @@ from tiersidecar.ports.store import Buffer, SourceFile
 SLICE_BYTES = 16 * 1024 * 1024
 """Most bytes copied in one call: how long a cancellation waits (10 ms on a quiet disk)."""
 _CACHED_BYTES = 1024 * 1024
+_ASKED_AHEAD_BYTES = 2 * WRITE_BACK_BYTES
+_ASKED_AT_ONCE = 256 * 1024
+"""Of more, the kernel brings no more than its read-ahead, or the largest request of the disk, and says nothing."""
 
 _NAMING_ATTEMPTS = 64
 
@@ -53,6 +56,7 @@ class TemporaryFile:
         self._path, self._modes = directory / name, modes
         self._fileno = -1
         self._writes: FileWrites | None = None
+        self._asked_for = 0
 
     def open(self, size_bytes: int | None = None) -> None:
         """Create the file, which is to have ``size_bytes`` (None: not known); the directory is made when missing, its parent is
@@ -83,14 +87,7 @@ class TemporaryFile:
         Raises:
             SegmentChangedError: the source ends before its range does.
         """
-        writes = self._opened
-        position = source.byte_range.start + writes.taken_bytes
-        stop = min(position + size_bytes, source.byte_range.stop)
-        while position < stop:
-            count = source.read_into(position, writes.room(min(_CACHED_BYTES, stop - position)))
-            _require_some(count, source, position)
-            writes.took(count)
-            position += count
+        self._copy(source, size_bytes, is_in_hurry=True)
 
     def copy_with_rests(self, source: SourceFile, size_bytes: int) -> None:
         """Copy like :meth:`copy_slice`, in short turns with rests between them: a broker's thread that wakes up on this core
@@ -101,7 +98,36 @@ class TemporaryFile:
             self._copy_in_native_turns(native.core.walks, source, start, stop)
             return
         for _, count in short_turns(source.fileno, start, stop):
-            self.copy_slice(source, count)
+            self._copy(source, count, is_in_hurry=False)
+
+    def _copy(self, source: SourceFile, size_bytes: int, *, is_in_hurry: bool) -> None:
+        writes = self._opened
+        position = source.byte_range.start + writes.taken_bytes
+        stop = min(position + size_bytes, source.byte_range.stop)
+        while position < stop:
+            count = source.read_into(position, writes.room(min(_CACHED_BYTES, stop - position)))
+            _require_some(count, source, position)
+            if is_in_hurry and writes.will_wait(count):
+                self._read_on(source, position + count)
+            writes.took(count)
+            position += count
+
+    def _read_on(self, source: SourceFile, position: int) -> None:
+        """Have the disk of ``source`` bring what comes next while we wait for that of the copy.  The kernel reads ahead by
+        256 KiB as a rule: with two disks of 100 MiB/s a copy had 50 MiB/s, and 80 when pages were written behind it."""
+        start, stop = max(position, self._asked_for), min(position + _ASKED_AHEAD_BYTES, source.byte_range.stop)
+        if start >= stop:
+            return
+        self._asked_for = stop
+        try:  # to ask for pages that are cached costs half as much as to copy them
+            is_cached = bool(os.preadv(source.fileno, [bytearray(1)], stop - 1, os.RWF_NOWAIT))
+        except OSError:
+            is_cached = False  # or the file system cannot say
+        if is_cached:
+            return
+        with suppress(OSError):
+            for part in range(start, stop, _ASKED_AT_ONCE):
+                os.posix_fadvise(source.fileno, part, min(_ASKED_AT_ONCE, stop - part), os.POSIX_FADV_WILLNEED)
 
     def _copy_in_native_turns(self, reader: TurnReader, source: SourceFile, position: int, stop: int) -> None:
         """Read in turns without the interpreter's lock, and look at some of them at once."""

@@ -6,6 +6,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from itertools import pairwise
@@ -26,10 +27,17 @@ def refuse_direct(fileno: int, *, is_on: bool) -> bool:
     return False
 
 
-@pytest.fixture(params=["past the page cache", "through it"])
+def ignore_direct(fileno: int, *, is_on: bool) -> bool:
+    return True
+
+
+@pytest.fixture(params=["past the page cache", "through it", "through it, and the file system does not say so"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The third is ext4's with data=journal: it takes O_DIRECT, and leaves what is written so in the page cache."""
     if request.param == "through it":
         monkeypatch.setattr(file_writes, "_set_direct", refuse_direct)
+    elif request.param != "past the page cache":
+        monkeypatch.setattr(file_writes, "_set_direct", ignore_direct)
     return str(request.param)
 
 
@@ -104,18 +112,19 @@ def test_however_it_comes_it_is_whole(way: str, tmp_path: Path, parts: list[tupl
         os.close(fileno)
 
 
+@pytest.mark.parametrize("append", [FileWrites.write, put], ids=["copied", "put in place"])
 @pytest.mark.parametrize(
     ("is_small", "most_mib"), [(False, 12), (True, 4)], ids=["in no hurry to be gentle", "in small steps"]
 )
 def test_what_the_disk_has_leaves_the_page_cache_while_more_is_written(
-    way: str, path: Path, fileno: int, is_small: bool, most_mib: int
+    way: str, path: Path, fileno: int, is_small: bool, most_mib: int, append: Callable[[FileWrites, bytes], None]
 ) -> None:
     """Nothing takes a core for long either, neither handing over to the disk nor letting go."""
     writes, seen = FileWrites(fileno, None), 0
     if is_small:
         writes.take_small_steps()
     for number in range(48 * 4):
-        writes.write(bytes([number]) * (256 * KIB))
+        append(writes, bytes([number]) * (256 * KIB))
         seen = max(seen, resident_mib(path))
     writes.finish()
     assert seen <= most_mib
@@ -139,6 +148,19 @@ def test_a_small_file_goes_through_the_page_cache(fileno: int, path: Path) -> No
     assert not is_direct(fileno)
     writes.write(bytes(1000))
     assert path.stat().st_size == 1000, "nothing of it waits in memory"
+
+
+def test_a_fuse_mount_gets_what_is_written_in_order(fileno: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one write past the page cache it gets several requests at once, in any order; that of an object store takes only what
+    continues the file."""
+    found = subprocess.run(["stat", "-f", "-c", "%t", path], check=True, capture_output=True, text=True)
+    assert file_writes.kind_of_file_system(fileno) == int(found.stdout, 16)
+    monkeypatch.setattr(file_writes, "kind_of_file_system", lambda _: 0x65735546)
+    writes, data = FileWrites(fileno, None), os.urandom(5 * MIB)
+    assert not is_direct(fileno)
+    put(writes, data)
+    writes.finish()
+    assert path.read_bytes() == data
 
 
 @pytest.mark.parametrize("written", [0, 4096, 4096 * 5 + 100], ids=["at once", "after a block", "within a block"])
@@ -189,17 +211,22 @@ def test_what_the_disk_does_not_take_is_an_error(
         pytest.param(errno.EINVAL, False, id="a file system that cannot do it"),
     ],
 )
+@pytest.mark.parametrize("when", ["as it is handed over", "while it is waited for"])
 def test_what_the_disk_did_not_take_of_the_page_cache_is_an_error_before_fsync(
-    code: int, raises: bool, fileno: int, monkeypatch: pytest.MonkeyPatch
+    when: str, code: int, raises: bool, fileno: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What goes wrong as pages are handed over may be told only to who does it."""
+
     class Refusing:
         def sync_file_range(self, fileno: int, position: int, size_bytes: int, flags: int) -> int:
+            if (flags == 2) != (when == "as it is handed over"):
+                return 0
             ctypes.set_errno(code)
             return -1
 
-    monkeypatch.setattr(file_writes, "_LIBC", Refusing())
     monkeypatch.setattr(file_writes, "_set_direct", refuse_direct)
     writes = FileWrites(fileno, None)
+    monkeypatch.setattr(file_writes, "_LIBC", Refusing())
     with pytest.raises(OSError, match=os.strerror(code)) if raises else nullcontext():
         for _ in range(16):
             writes.write(bytes(MIB))
