@@ -6,6 +6,7 @@ What is sent is plain data (JSON): ``counts`` since it was sent last, ``gauges``
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from statistics import fmean
@@ -78,6 +79,13 @@ def _plain(key: _Key) -> tuple[str, list[str]]:
     return key[0], list(key[1])
 
 
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is nothing to add")
+    return number
+
+
 _OWN = 0
 """This process among those that set a gauge."""
 
@@ -91,6 +99,7 @@ class SummedTelemetry(PrometheusTelemetry):
         catalogue = tuple(catalogue)
         self._by_name = {metric.name: metric for metric in catalogue}
         self._set_by = defaultdict[_Key, dict[int, float]](dict)
+        self._counted_by = defaultdict[_Key, set[int]](set)
         super().__init__(version=version, catalogue=catalogue)
 
     def gauge(self, metric: Metric, value: float, **labels: str) -> None:
@@ -109,11 +118,13 @@ class SummedTelemetry(PrometheusTelemetry):
         """
         try:
             self._add(worker, changes)
-        except (AttributeError, KeyError, TypeError) as error:
+        except (ArithmeticError, AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"not metrics of a worker: {error!r}") from error
 
     def drop(self, worker: int) -> None:
-        """Forget the gauges of a worker that is no more."""
+        """Forget the gauges of a worker that is no more; what it has counted stays, until one that lives forgets it."""
+        for counted_by in self._counted_by.values():
+            counted_by.discard(worker)
         for key in [key for key, values in self._set_by.items() if worker in values]:
             metric = self._by_name[key[0]]
             self._forget(worker, metric, dict(zip(metric.labels, key[1], strict=True)))
@@ -123,17 +134,22 @@ class SummedTelemetry(PrometheusTelemetry):
             self._forget(worker, *self._metric(name, values))
         for name, values, amount in changes.get("counts", ()):
             metric, labels = self._metric(name, values)
-            self.count(metric, float(amount), **labels)
+            self.count(metric, _finite(amount), **labels)
+            self._counted_by[_key(metric, labels)].add(worker)
         for name, values, value in changes.get("gauges", ()):
             metric, labels = self._metric(name, values)
+            if metric.kind != "gauge":
+                raise TypeError(f"{name} is a {metric.kind}, not a gauge")
             self._set(worker, metric, float(value), labels)
         for name, values, value in changes.get("observed", ()):
             metric, labels = self._metric(name, values)
-            self.observe(metric, float(value), **labels)
+            self.observe(metric, _finite(value), **labels)
 
     def _metric(self, name: str, values: Collection[str]) -> tuple[Metric, dict[str, str]]:
         metric = self._by_name[name]
-        return metric, dict(zip(metric.labels, values, strict=True))
+        # What is no text, or half a character, would leave nothing to be scraped.
+        shown = [value.encode("utf-8", "replace").decode() for value in values]
+        return metric, dict(zip(metric.labels, shown, strict=True))
 
     def _set(self, process: int, metric: Metric, value: float, labels: dict[str, str]) -> None:
         set_by = self._set_by[_key(metric, labels)]
@@ -142,6 +158,8 @@ class SummedTelemetry(PrometheusTelemetry):
 
     def _forget(self, process: int, metric: Metric, labels: dict[str, str]) -> None:
         key = _key(metric, labels)
+        if metric.kind == "counter" and self._is_counted_by_another(process, key):
+            return
         set_by = self._set_by.get(key, {})
         set_by.pop(process, None)
         if set_by:
@@ -152,3 +170,13 @@ class SummedTelemetry(PrometheusTelemetry):
             super().gauge(metric, 0)
         elif metric.labels:
             super().forget(metric, **labels)
+
+    def _is_counted_by_another(self, process: int, key: _Key) -> bool:
+        counted_by = self._counted_by.get(key)
+        if counted_by is None:
+            return False
+        counted_by.discard(process)
+        if counted_by:
+            return True
+        del self._counted_by[key]
+        return False

@@ -11,7 +11,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ import structlog
 import uvloop
 
 from tiersidecar.adapters.ending_loop import EndingRunner
-from tiersidecar.adapters.process_limits import reuse_freed_memory, take_descriptors
+from tiersidecar.adapters.process_limits import leave_no_core, reuse_freed_memory, take_descriptors
 from tiersidecar.app.builders.read_path import open_process_read_path
 from tiersidecar.app.builders.snapshots import build_cluster_snapshot_lane, build_snapshot_lane
 from tiersidecar.app.builders.tier_parts import build_tier_parts
@@ -29,8 +29,9 @@ from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.report import effective_settings
 from tiersidecar.app.config.top_level import Mode, Role
 from tiersidecar.app.gateway_role import run_gateway
+from tiersidecar.app.gateway_workers.begun_with import flat, require_same
 from tiersidecar.app.gateway_workers.place import WorkerPlace, is_served_by_workers
-from tiersidecar.app.gateway_workers.start import prepare_workers, show_workers
+from tiersidecar.app.gateway_workers.start import prepare_workers, remove_what_workers_left, show_workers
 from tiersidecar.app.gateway_workers.worker import Worker
 from tiersidecar.app.parts import Parts
 from tiersidecar.app.process_status import ProcessStatus
@@ -86,16 +87,8 @@ async def reloading_on_hangup(reloader: Reloader) -> AsyncIterator[None]:
 
 def changed_keys(before: Config, after: Config) -> frozenset[str]:
     """Return the dotted names of the keys whose values differ.  Secrets are masked, so a changed one is not among them."""
-    old, new = (dict(_flat(effective_settings(config, units=False))) for config in (before, after))
+    old, new = (dict(flat(effective_settings(config, units=False))) for config in (before, after))
     return frozenset(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
-
-
-def _flat(settings: Mapping[str, Any], below: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{below}{key}.")
-        else:
-            yield f"{below}{key}", value
 
 
 log = structlog.get_logger(__name__)
@@ -122,6 +115,7 @@ def run_daemon(
     """
     if place is not None:
         place.end_with_starter()
+        leave_no_core()  # the process that started it aborts it if it hangs; what a unit says of cores is not known here
     keep_files_private()
     take_descriptors()
     faulthandler.enable()  # the watchdog's SIGABRT then leaves the stacks of all threads on stderr
@@ -183,6 +177,8 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 async def _run(config: Config, roles: frozenset[Role], load: Callable[[], Config], before_stop: BeforeStop) -> None:
     """Run a process that does all itself."""
+    if Role.GATEWAY in roles:
+        remove_what_workers_left(config)
     async with AsyncExitStack() as stack:
         ground = await open_ground(stack, config, roles)
         await _begin(stack, ground, before_stop, Reloader(config, ground.tuning, load))
@@ -197,6 +193,7 @@ async def _run_worker(
     stop: Callable[[], None],
 ) -> None:
     """Run a worker of a gateway: its status is a report to the process that started it."""
+    require_same(config, place.begun_with)
     async with AsyncExitStack() as stack:
         worker = Worker(place)
         roles = frozenset({Role.GATEWAY})

@@ -105,6 +105,34 @@ def test_a_counter_that_is_forgotten_begins_anew(sums: SummedTelemetry) -> None:
     assert scrape(sums)[series("tiersidecar_cold_read_bytes_total", **labels)] == 7
 
 
+def test_a_counter_stays_while_another_worker_counts_it(sums: SummedTelemetry) -> None:
+    """A reader that has been silent at one worker for an hour goes on at another: its sum does not begin anew."""
+    labels = {"principal": "User:a", "client_id": "c", "topic": "t"}
+    sources = [RelayedTelemetry(), RelayedTelemetry()]
+    for worker, source in enumerate(sources, start=1):
+        source.count(COLD_READ_BYTES, 100, **labels)
+        send(worker, source, sums)
+    name = series("tiersidecar_cold_read_bytes_total", **labels)
+    sources[0].forget(COLD_READ_BYTES, **labels)
+    send(1, sources[0], sums)
+    assert scrape(sums)[name] == 200
+    sources[1].forget(COLD_READ_BYTES, **labels)
+    send(2, sources[1], sums)
+    assert name not in scrape(sums)
+
+
+def test_of_a_dead_worker_only_what_it_alone_could_have_forgotten_is_left(sums: SummedTelemetry) -> None:
+    labels = {"principal": "User:a", "client_id": "c", "topic": "t"}
+    sources = [RelayedTelemetry(), RelayedTelemetry()]
+    for worker, source in enumerate(sources, start=1):
+        source.count(COLD_READ_BYTES, 100, **labels)
+        send(worker, source, sums)
+    sums.drop(1)
+    sources[1].forget(COLD_READ_BYTES, **labels)
+    send(2, sources[1], sums)
+    assert series("tiersidecar_cold_read_bytes_total", **labels) not in scrape(sums)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -112,13 +140,36 @@ def test_a_counter_that_is_forgotten_begins_anew(sums: SummedTelemetry) -> None:
         pytest.param({"counts": [["tiersidecar_gateway_requests_total", [], 1]]}, id="without its label"),
         pytest.param({"counts": [["tiersidecar_gateway_connections", ["a"], 1]]}, id="counted, and no counter"),
         pytest.param({"counts": [["tiersidecar_gateway_requests_total", ["a"], -1]]}, id="a counter that goes back"),
+        pytest.param({"counts": [["tiersidecar_gateway_requests_total", ["a"], 10**400]]}, id="more than there can be"),
+        pytest.param(
+            {"counts": [["tiersidecar_gateway_requests_total", ["a"], float("nan")]]}, id="counted, and no number"
+        ),
+        pytest.param({"observed": [["kafka_remote_log_reader_fetch_seconds", [], float("inf")]]}, id="for ever"),
+        pytest.param({"gauges": [["tiersidecar_gateway_requests_total", ["a"], 1]]}, id="set, and no gauge"),
+        pytest.param({"gauges": [["tiersidecar_halted_partitions", [1, 2], 1]]}, id="labels that are no texts"),
         pytest.param({"counts": 1}, id="no list"),
         pytest.param([], id="no object"),
     ],
 )
 def test_what_is_not_metrics_is_refused(sums: SummedTelemetry, changes: Any) -> None:
-    with pytest.raises(ValueError, match=r".+"):
-        sums.add(1, changes)
+    """And whatever there is of others' can be shown, and dropped."""
+    for worker in (1, 2):
+        with pytest.raises(ValueError, match=r".+"):
+            sums.add(worker, changes)
+    assert scrape(sums, partitions=True)
+    sums.drop(1)
+    assert scrape(sums, partitions=True)
+
+
+def test_a_label_that_is_no_text_is_shown_as_well_as_can_be(sums: SummedTelemetry) -> None:
+    """A directory, say, of which the system gives bytes."""
+    source = RelayedTelemetry()
+    source.gauge(GATEWAY_CONNECTIONS, 1, listener="a\udcff")
+    send(1, source, sums)
+    name = series("tiersidecar_gateway_connections", listener="a?")
+    assert scrape(sums)[name] == 1
+    sums.drop(1)
+    assert name not in scrape(sums)
 
 
 def test_labels_are_the_metrics_own() -> None:

@@ -13,15 +13,16 @@ import sys
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
 import structlog
 
 from tiersidecar.adapters.telemetry_relayed import SummedTelemetry
 from tiersidecar.adapters.worker_table import WorkerTable
+from tiersidecar.app.config.config import Config
+from tiersidecar.app.gateway_workers.begun_with import begun_with
 from tiersidecar.app.gateway_workers.control import RELOAD, STOP, Channel, Report, pair
-from tiersidecar.app.gateway_workers.place import WorkerPlace
+from tiersidecar.app.gateway_workers.place import WorkerPlace, worker_config
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metrics.gateway import GATEWAY_WORKER_STARTS, GATEWAY_WORKERS
@@ -43,12 +44,13 @@ _EXIT_FAILED, _EXIT_CONFIG = 1, 2
 Command = Callable[[WorkerPlace], Sequence[str]]
 
 
-def worker_command(config_file: Path) -> Command:
+def worker_command(config: Config) -> Command:
     """Return the command line of a worker: this program again, with the same configuration file."""
 
     def command(place: WorkerPlace) -> Sequence[str]:
+        place = replace(place, begun_with=begun_with(worker_config(config, place)))
         program = (sys.executable, "-P", "-m", "tiersidecar")
-        return (*program, "run", "--config", str(config_file), "--roles", "gateway", "--gateway-worker", str(place))
+        return (*program, "run", "--config", str(config.file), "--roles", "gateway", "--gateway-worker", str(place))
 
     return command
 
@@ -108,7 +110,7 @@ class Group:
                     log.error("gateway.worker.stop_late", pid=life.process.pid)
                     _signal(life.process, signal.SIGKILL)
                 for task in tasks:
-                    task.cancel()  # those that wait to start a worker again
+                    task.cancel()
 
     def begin_stop(self) -> None:
         """Tell all workers to stop, and start none again."""
@@ -177,7 +179,16 @@ class Group:
                 lasted_s=round(lasted_s),
                 again_s=again_s,
             )
-            await self.clock.sleep(again_s)
+            await self._pause(again_s)
+
+    async def _pause(self, pause_s: float) -> None:
+        """Wait, and no longer once a stop has begun."""
+        waits = asyncio.create_task(self.clock.sleep(pause_s)), asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()
 
     async def _live(self, number: int) -> tuple[int, bool]:
         """Run a worker until it ends; return its exit code (negative: by a signal), and whether it was ended for hanging."""

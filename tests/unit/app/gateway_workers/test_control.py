@@ -50,6 +50,13 @@ def test_a_report_is_one_line_and_comes_back(
         ),
         pytest.param(b'{"reasons": [], "warnings": [], "cold": [], "node": [1], "metrics": {}}\n', id="half a node"),
         pytest.param(b'{"reasons": 7, "warnings": [], "cold": [], "node": null, "metrics": {}}\n', id="no list"),
+        pytest.param(
+            b'{"reasons": [], "warnings": [], "cold": [], "node": ["a", Infinity], "metrics": {}}\n', id="no number"
+        ),
+        pytest.param(
+            b'{"reasons": [], "warnings": [], "cold": [["a", "b", "c", 1, 1e999]], "node": null, "metrics": {}}\n',
+            id="a number of bytes without end",
+        ),
     ],
 )
 def test_what_is_no_report_is_refused(line: bytes) -> None:
@@ -57,10 +64,17 @@ def test_what_is_no_report_is_refused(line: bytes) -> None:
         Report.of_line(line)
 
 
+def test_names_of_files_that_are_no_text_can_be_shown() -> None:
+    """A worker says what it cannot read, by the name that the system gave it."""
+    report = Report.of_line(Report(reasons=["a\udcff cannot be read"], warnings=["\udcff"]).to_line())
+    assert (report.reasons, report.warnings) == (["a? cannot be read"], ["?"])
+
+
 @settings(max_examples=60)
 @given(
     st.recursive(
-        st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+        st.none() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     )
 )
 def test_no_json_does_more_than_be_refused(document: Any) -> None:
