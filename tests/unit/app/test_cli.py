@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import structlog
 from typer.testing import CliRunner, Result
 
 from tiersidecar.app import supervise
@@ -34,6 +35,13 @@ def invoke(*arguments: str) -> Result:
     result = CliRunner().invoke(app, list(arguments))
     assert "Traceback" not in result.output
     return result
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    """A command sets up the log of its whole process, which here is that of the other tests."""
+    yield
+    structlog.contextvars.clear_contextvars()
 
 
 @pytest.fixture
