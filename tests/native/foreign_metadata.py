@@ -39,7 +39,7 @@ class ForeignWriter:
             return value + broker + at_ms + self._bytes(event.custom_metadata) + self._state(event.state) + self._tags()
         start, end = self._offset(event.start_offset), self._offset(event.end_offset)
         value += _int(start, 8) + _int(end, 8) + broker + _int(event.max_timestamp_ms, 8) + at_ms
-        entries = [(entry.epoch, entry.start_offset) for entry in event.segment_leader_epochs]
+        entries: list[tuple[int, int]] = [(entry.epoch, entry.start_offset) for entry in event.segment_leader_epochs]
         if self._is_rare():
             entries = [
                 (lots.choice([-1, 0, 0, 1, 2, 2**31 - 1]), self._offset(start)) for _ in range(lots.randrange(5))
