@@ -140,11 +140,11 @@ impl Batch {
 }
 
 /// Numbers in the order of their keys' first occurrence.
-type Numbers<K> = HashMap<K, usize, BuildHasherDefault<Mixer>>;
+pub type Numbers<K> = HashMap<K, usize, BuildHasherDefault<Mixer>>;
 
 /// A quick hash: the keys are random ids but for a few bytes, and only brokers write them.
 #[derive(Default)]
-struct Mixer(u64);
+pub struct Mixer(u64);
 
 impl Hasher for Mixer {
     fn write(&mut self, bytes: &[u8]) {

@@ -8,7 +8,11 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
+use crate::metadata::Numbers;
 use crate::metadata_partition::USUAL_SEGMENTS;
+
+/// So many are looked through before a table is made of them.
+const FEW_EPOCHS: usize = 16;
 
 /// Start, end and row of a segment.
 type Span = (i64, i64, u32);
@@ -28,7 +32,8 @@ struct End<'py> {
     columns: [Bound<'py, PyAny>; 3],
     last: Option<(i64, i64)>,
     highest: Option<i64>,
-    has_runs: bool,
+    /// It has runs, or a highest offset below 64 bits, left by epochs out of order: Python finishes the next segment.
+    is_for_python: bool,
 }
 
 impl<'py> End<'py> {
@@ -46,18 +51,25 @@ impl<'py> End<'py> {
                 columns[1].get_item(at)?.extract()?,
             )),
         };
+        let has_runs = !segments.getattr(intern!(py, "_runs"))?.is_none();
+        let highest = segments.getattr(intern!(py, "highest_offset"))?;
+        let (highest, is_beyond) = match highest.extract::<Option<i64>>() {
+            Ok(highest) => (highest, false),
+            Err(error) if error.is_instance_of::<PyOverflowError>(py) => (None, true),
+            Err(error) => return Err(error),
+        };
         Ok(Self {
             columns,
             last,
-            highest: segments.getattr(intern!(py, "highest_offset"))?.extract()?,
-            has_runs: !segments.getattr(intern!(py, "_runs"))?.is_none(),
+            highest,
+            is_for_python: has_runs || is_beyond,
         })
     }
 
     /// Whether `EpochSegments.finish` would append this span, and do nothing else.
     fn is_followed_by(&self, start: i64, end: i64) -> bool {
         let follows = self.last.is_none_or(|last| start > last.0 && end > last.1);
-        follows && end >= start && !self.has_runs
+        follows && end >= start && !self.is_for_python
     }
 }
 
@@ -142,6 +154,8 @@ pub struct Maps<'py> {
     cache: Bound<'py, PyAny>,
     maps: Bound<'py, PyList>,
     epochs: Vec<Epochs<'py>>,
+    /// Places in `epochs`, where those are more than a few: of the first ones, up to the last look-up.
+    places: Numbers<i64>,
     slices: Vec<Slice>,
     /// By their number; None: beyond 64 bits.
     known: Vec<(u32, Option<Range<usize>>)>,
@@ -154,6 +168,7 @@ impl<'py> Maps<'py> {
             cache: cache.clone(),
             maps: cache.getattr(intern!(cache.py(), "_maps"))?.cast_into()?,
             epochs: Vec::with_capacity(2),
+            places: Numbers::default(),
             slices: Vec::with_capacity(2),
             known: Vec::with_capacity(2),
             latest: (Vec::with_capacity(1), 0),
@@ -179,6 +194,9 @@ impl<'py> Maps<'py> {
         let Some(newest) = self.maps.len().checked_sub(1) else {
             return Ok(None);
         };
+        if self.maps.get_item(newest)?.len()? != epochs.len() {
+            return Ok(None);
+        }
         let newest = u32::try_from(newest)?;
         let Some(slices) = self.slices_of(newest)? else {
             return Ok(None);
@@ -261,7 +279,7 @@ impl<'py> Maps<'py> {
 
     fn place_of(&mut self, epoch: Bound<'py, PyAny>) -> PyResult<usize> {
         let number = epoch.extract()?;
-        if let Some(place) = self.epochs.iter().position(|one| one.epoch == number) {
+        if let Some(place) = self.find_place(number) {
             return Ok(place);
         }
         let epochs = self.cache.getattr(intern!(epoch.py(), "_epochs"))?;
@@ -272,6 +290,16 @@ impl<'py> Maps<'py> {
             gathered: Vec::with_capacity(USUAL_SEGMENTS),
         });
         Ok(self.epochs.len() - 1)
+    }
+
+    fn find_place(&mut self, epoch: i64) -> Option<usize> {
+        if self.epochs.len() <= FEW_EPOCHS {
+            return self.epochs.iter().position(|one| one.epoch == epoch);
+        }
+        for place in self.places.len()..self.epochs.len() {
+            self.places.insert(self.epochs[place].epoch, place);
+        }
+        self.places.get(&epoch).copied()
     }
 
     /// Give Python's objects all that is gathered.

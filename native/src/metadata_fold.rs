@@ -20,6 +20,8 @@ pub struct MetadataBatch {
     values: Vec<Option<PyBackedBytes>>,
     read: Batch,
     places: Vec<Place>,
+    /// By the number of their keys: a fold that goes on after a stop looks at those alone that it meets.
+    holders: Vec<Holder>,
     turn: u32,
 }
 
@@ -45,20 +47,23 @@ pub fn read_metadata(py: Python<'_>, records: &Bound<'_, PyList>) -> PyResult<Me
         py.detach(read)
     };
     let places = vec![Place::default(); read.uuids.len()];
+    let holders = vec![Holder::default(); read.keys.len()];
     Ok(MetadataBatch {
         offsets,
         values,
         read,
         places,
+        holders,
         turn: 0,
     })
 }
 
-/// A user partition of the batch.
-enum Holder<'py> {
-    Unknown,
-    None,
-    Some(Box<Fold<'py>>),
+/// A user partition of the batch; it counts if it is of the present `turn`.
+#[derive(Clone, Copy, Default)]
+struct Holder {
+    turn: u32,
+    /// Number of its fold; None: it is not kept.
+    fold: Option<usize>,
 }
 
 #[pymethods]
@@ -72,14 +77,11 @@ impl MetadataBatch {
         start: usize,
     ) -> PyResult<(usize, usize, usize)> {
         self.turn += 1;
-        let mut held: Vec<Holder<'py>> = Vec::new();
-        held.resize_with(self.read.keys.len(), || Holder::Unknown);
-        let mut outcome = self.fold_into(py, &mut held, holders, start);
-        for holder in &mut held {
-            if let Holder::Some(fold) = holder {
-                let ended = fold.end(&self.places);
-                outcome = outcome.and_then(|taken| ended.map(|()| taken));
-            }
+        let mut folds = Vec::new();
+        let mut outcome = self.fold_into(py, &mut folds, holders, start);
+        for fold in &mut folds {
+            let ended = fold.end(&self.places);
+            outcome = outcome.and_then(|taken| ended.map(|()| taken));
         }
         outcome
     }
@@ -89,7 +91,7 @@ impl MetadataBatch {
     fn fold_into<'py>(
         &mut self,
         py: Python<'py>,
-        held: &mut [Holder<'py>],
+        folds: &mut Vec<Fold<'py>>,
         holders: &Bound<'py, PyDict>,
         start: usize,
     ) -> PyResult<(usize, usize, usize)> {
@@ -106,17 +108,21 @@ impl MetadataBatch {
                 | Event::Added { partition, .. }
                 | Event::Updated { partition, .. } => *partition,
             };
-            let holder = &mut held[partition];
-            if let Holder::Unknown = holder {
+            let holder = &mut self.holders[partition];
+            if holder.turn != self.turn {
                 let key = PyBytes::new(py, &self.read.keys[partition]);
-                *holder = match holders.get_item(key)? {
-                    None => Holder::None,
-                    Some(held) => Holder::Some(Box::new(Fold::begin(py, held, self.turn)?)),
+                let held = holders.get_item(key)?;
+                *holder = Holder {
+                    turn: self.turn,
+                    fold: held.is_some().then_some(folds.len()),
                 };
+                if let Some(held) = held {
+                    folds.push(Fold::begin(py, held, self.turn)?);
+                }
             }
             let offset = self.offsets[at];
-            let fold = match holder {
-                Holder::Some(fold) if offset > fold.applied_to => fold,
+            let fold = match holder.fold {
+                Some(fold) if offset > folds[fold].applied_to => &mut folds[fold],
                 _ => {
                     skipped += 1;
                     continue;
