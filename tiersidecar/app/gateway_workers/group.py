@@ -108,7 +108,7 @@ class Group:
                     log.error("gateway.worker.stop_late", pid=life.process.pid)
                     _signal(life.process, signal.SIGKILL)
                 for task in tasks:
-                    task.cancel()  # those that wait to start a worker again
+                    task.cancel()
 
     def begin_stop(self) -> None:
         """Tell all workers to stop, and start none again."""
@@ -177,7 +177,16 @@ class Group:
                 lasted_s=round(lasted_s),
                 again_s=again_s,
             )
-            await self.clock.sleep(again_s)
+            await self._pause(again_s)
+
+    async def _pause(self, pause_s: float) -> None:
+        """Wait, and no longer once a stop has begun."""
+        waits = asyncio.create_task(self.clock.sleep(pause_s)), asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()
 
     async def _live(self, number: int) -> tuple[int, bool]:
         """Run a worker until it ends; return its exit code (negative: by a signal), and whether it was ended for hanging."""

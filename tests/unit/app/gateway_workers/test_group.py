@@ -212,6 +212,17 @@ async def test_they_are_ended_before_the_process_stops_and_not_started_again(tab
         assert value(group, GATEWAY_WORKER_STARTS) == 2
 
 
+async def test_a_stop_does_not_wait_for_the_next_start_of_one_that_ends_again_and_again(
+    table: WorkerTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take all the time that there is for a stop, and end as one that was late."""
+    monkeypatch.setattr(group_module, "_AGAIN_FIRST_S", 1000.0)
+    monkeypatch.setattr(group_module, "_AGAIN_LAST_S", 1000.0)
+    group = group_of(table, "exit1")
+    async with asyncio.timeout(patient_s(10)), group.running(grace_s=1000):
+        await until(lambda: group.reason_not_ready(1).endswith("it is started again"))
+
+
 async def test_one_that_does_not_stop_in_time_is_killed(table: WorkerTable) -> None:
     group = group_of(table, "work")
     async with asyncio.timeout(patient_s(60)), group.running(grace_s=0.3):
