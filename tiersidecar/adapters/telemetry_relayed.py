@@ -6,6 +6,7 @@ What is sent is plain data (JSON): ``counts`` since it was sent last, ``gauges``
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from statistics import fmean
@@ -78,6 +79,13 @@ def _plain(key: _Key) -> tuple[str, list[str]]:
     return key[0], list(key[1])
 
 
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is nothing to add")
+    return number
+
+
 _OWN = 0
 """This process among those that set a gauge."""
 
@@ -109,7 +117,7 @@ class SummedTelemetry(PrometheusTelemetry):
         """
         try:
             self._add(worker, changes)
-        except (AttributeError, KeyError, TypeError) as error:
+        except (ArithmeticError, AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"not metrics of a worker: {error!r}") from error
 
     def drop(self, worker: int) -> None:
@@ -123,17 +131,22 @@ class SummedTelemetry(PrometheusTelemetry):
             self._forget(worker, *self._metric(name, values))
         for name, values, amount in changes.get("counts", ()):
             metric, labels = self._metric(name, values)
-            self.count(metric, float(amount), **labels)
+            self.count(metric, _finite(amount), **labels)
         for name, values, value in changes.get("gauges", ()):
             metric, labels = self._metric(name, values)
+            if metric.kind != "gauge":
+                raise TypeError(f"{name} is a {metric.kind}, not a gauge")
             self._set(worker, metric, float(value), labels)
         for name, values, value in changes.get("observed", ()):
             metric, labels = self._metric(name, values)
-            self.observe(metric, float(value), **labels)
+            self.observe(metric, _finite(value), **labels)
 
     def _metric(self, name: str, values: Collection[str]) -> tuple[Metric, dict[str, str]]:
         metric = self._by_name[name]
-        return metric, dict(zip(metric.labels, values, strict=True))
+        labels = dict(zip(metric.labels, values, strict=True))
+        for value in labels.values():
+            value.encode()  # what is no text, or half a character, would leave nothing to be scraped
+        return metric, labels
 
     def _set(self, process: int, metric: Metric, value: float, labels: dict[str, str]) -> None:
         set_by = self._set_by[_key(metric, labels)]

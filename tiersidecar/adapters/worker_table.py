@@ -11,6 +11,7 @@ see it, which takes more keys than there may be.
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import secrets
@@ -29,6 +30,8 @@ _SCALAR_WORDS, _PLACE_WORDS = 2, 3
 _SCALARS = len(Shared)
 _TRIED = 16
 """Places at which a key may be."""
+_MOST = 2.0**63
+"""Nobody can have taken so much; what is no number is not less either."""
 _LEAST_PLACES, _MOST_PLACES = 1024, 1 << 20
 
 
@@ -57,8 +60,10 @@ class WorkerTable:
         """Make one for ``workers`` and the process that starts them, with room for ``keys`` of each."""
         places = places_for(keys)
         row_words = _SCALARS * _SCALAR_WORDS + places * _PLACE_WORDS
-        fd = os.memfd_create("tiersidecar-gateway-workers", os.MFD_CLOEXEC)
+        fd = os.memfd_create("tiersidecar-gateway-workers", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.truncate(fd, _WORD * (_HEAD_WORDS + (workers + 1) * row_words))
+        # Who looks at memory that another one has cut off is killed.
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         os.pwrite(fd, secrets.token_bytes(2 * _WORD) + places.to_bytes(_WORD, "little"), 0)
         return cls(fd)
 
@@ -84,7 +89,7 @@ class WorkerTable:
         """Read it."""
         at = self._begin(row) + what * _SCALAR_WORDS
         amount = self._numbers[at]
-        return Taken(amount, self._numbers[at + 1]) if amount else NOTHING
+        return Taken(amount, self._numbers[at + 1]) if 0 < amount < _MOST else NOTHING
 
     def hash_of(self, what: Shared, key: str) -> int:
         """Return the hash by which a key is found: clients choose keys, and must not be able to choose one of another's."""
@@ -110,7 +115,7 @@ class WorkerTable:
         if at is None:
             return NOTHING
         amount = self._numbers[at + 1]
-        return Taken(amount, self._numbers[at + 2]) if amount else NOTHING
+        return Taken(amount, self._numbers[at + 2]) if 0 < amount < _MOST else NOTHING
 
     def _place_of(self, row: int, wanted: int, hashed: int | None = None) -> int | None:
         """Return the word at which ``wanted`` is, at one of the places of ``hashed`` (of itself, if not given)."""

@@ -50,8 +50,8 @@ def free_bytes(size_bytes: int, held_bytes: int, workers: int, others: Sequence[
 
 def within_window(others: Iterable[Taken], now_s: float, horizon_s: float) -> Taken:
     """Return together what others have taken of a rate.  What began longer than ``horizon_s`` ago is not counted: its process
-    has not looked at it since, and of an old beginning the rate would seem low."""
-    recent = [one for one in others if one.amount > 0 and now_s - one.since_s < horizon_s]
+    has not looked at it since, and of an old beginning the rate would seem low.  Nor is what begins in the future."""
+    recent = [one for one in others if one.amount > 0 and abs(now_s - one.since_s) < horizon_s]
     if not recent:
         return NOTHING
     return Taken(total(recent), min(one.since_s for one in recent))

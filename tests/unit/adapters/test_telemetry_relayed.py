@@ -112,13 +112,28 @@ def test_a_counter_that_is_forgotten_begins_anew(sums: SummedTelemetry) -> None:
         pytest.param({"counts": [["tiersidecar_gateway_requests_total", [], 1]]}, id="without its label"),
         pytest.param({"counts": [["tiersidecar_gateway_connections", ["a"], 1]]}, id="counted, and no counter"),
         pytest.param({"counts": [["tiersidecar_gateway_requests_total", ["a"], -1]]}, id="a counter that goes back"),
+        pytest.param({"counts": [["tiersidecar_gateway_requests_total", ["a"], 10**400]]}, id="more than there can be"),
+        pytest.param(
+            {"counts": [["tiersidecar_gateway_requests_total", ["a"], float("nan")]]}, id="counted, and no number"
+        ),
+        pytest.param({"observed": [["kafka_remote_log_reader_fetch_seconds", [], float("inf")]]}, id="for ever"),
+        pytest.param({"gauges": [["tiersidecar_gateway_requests_total", ["a"], 1]]}, id="set, and no gauge"),
+        pytest.param({"gauges": [["tiersidecar_halted_partitions", [1, 2], 1]]}, id="labels that are no texts"),
+        pytest.param(
+            {"gauges": [["tiersidecar_gateway_connections", ["\ud800"], 1]]}, id="half a character as a label"
+        ),
         pytest.param({"counts": 1}, id="no list"),
         pytest.param([], id="no object"),
     ],
 )
 def test_what_is_not_metrics_is_refused(sums: SummedTelemetry, changes: Any) -> None:
-    with pytest.raises(ValueError, match=r".+"):
-        sums.add(1, changes)
+    """And whatever there is of others' can be shown, and dropped."""
+    for worker in (1, 2):
+        with pytest.raises(ValueError, match=r".+"):
+            sums.add(worker, changes)
+    assert scrape(sums, partitions=True)
+    sums.drop(1)
+    assert scrape(sums, partitions=True)
 
 
 def test_labels_are_the_metrics_own() -> None:

@@ -53,6 +53,21 @@ def test_what_a_dead_process_had_is_forgotten_and_nothing_else(table: WorkerTabl
     assert RowShares(table, STARTER).others(KEYED, "a") == [NOTHING, Taken(2)]
 
 
+@pytest.mark.parametrize("amount", [float("nan"), float("inf"), -float("inf"), -5.0])
+def test_what_is_no_amount_counts_as_nothing(table: WorkerTable, amount: float) -> None:
+    """A worker that is no longer ours, of which the others' sums would be none either."""
+    RowShares(table, 1).show(WHOLE, Taken(amount))
+    RowShares(table, 1).show(KEYED, Taken(amount), "a")
+    assert RowShares(table, 2).others(WHOLE) == RowShares(table, 2).others(KEYED, "a") == [NOTHING]
+
+
+def test_no_process_can_cut_the_memory_off(table: WorkerTable) -> None:
+    """Each other one would be killed by the kernel when it looks at what is gone."""
+    for size_bytes in (0, 10_000_000):
+        with pytest.raises(PermissionError):
+            os.truncate(table.fd, size_bytes)
+
+
 def test_the_same_key_of_two_things_is_two(table: WorkerTable) -> None:
     shares = RowShares(table, 1)
     shares.show(Shared.CONNECTIONS_OF_IP, Taken(1), "a")

@@ -87,6 +87,8 @@ def test_what_began_too_long_ago_is_not_counted() -> None:
     """A process that stands still shows what it took an hour ago: of so long a time the rate would be low for all."""
     assert within_window([Taken(500, 10), Taken(70, 95)], now_s=100, horizon_s=11) == Taken(70, 95)
     assert within_window([Taken(500, 10)], now_s=100, horizon_s=11) is NOTHING
+    for never in (float("inf"), float("nan"), 1e9):
+        assert within_window([Taken(500, never), Taken(70, 95)], now_s=100, horizon_s=11) == Taken(70, 95)
 
 
 def test_a_quota_is_one_for_all() -> None:

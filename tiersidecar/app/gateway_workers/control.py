@@ -53,23 +53,30 @@ class Report:
             document = json.loads(line)
             node = document["node"]
             return cls(
-                reasons=[str(one) for one in document["reasons"]],
-                warnings=[str(one) for one in document["warnings"]],
+                reasons=[_text(one) for one in document["reasons"]],
+                warnings=[_text(one) for one in document["warnings"]],
                 cold=[
                     ColdReading(
-                        principal=str(principal),
-                        client_id=str(client_id),
-                        topic=str(topic),
+                        principal=_text(principal),
+                        client_id=_text(client_id),
+                        topic=_text(topic),
                         requests=int(requests),
                         size_bytes=int(size_bytes),
                     )
                     for principal, client_id, topic, requests, size_bytes in document["cold"]
                 ],
-                node=None if node is None else (str(node[0]), int(node[1])),
+                node=None if node is None else (_text(node[0]), int(node[1])),
                 metrics=document["metrics"],
             )
-        except (LookupError, TypeError, RecursionError) as error:
+        except (ArithmeticError, LookupError, TypeError, RecursionError) as error:
             raise ValueError(f"not a worker's report: {error!r}") from error
+
+
+def _text(value: object) -> str:
+    """Return a text that every page can show; raise ValueError for half a character."""
+    text = str(value)
+    text.encode()
+    return text
 
 
 class Channel:

@@ -50,6 +50,17 @@ def test_a_report_is_one_line_and_comes_back(
         ),
         pytest.param(b'{"reasons": [], "warnings": [], "cold": [], "node": [1], "metrics": {}}\n', id="half a node"),
         pytest.param(b'{"reasons": 7, "warnings": [], "cold": [], "node": null, "metrics": {}}\n', id="no list"),
+        pytest.param(
+            b'{"reasons": [], "warnings": [], "cold": [], "node": ["a", Infinity], "metrics": {}}\n', id="no number"
+        ),
+        pytest.param(
+            b'{"reasons": [], "warnings": [], "cold": [["a", "b", "c", 1, 1e999]], "node": null, "metrics": {}}\n',
+            id="a number of bytes without end",
+        ),
+        pytest.param(
+            b'{"reasons": ["\\ud800"], "warnings": [], "cold": [], "node": null, "metrics": {}}\n',
+            id="half a character, which no page can show",
+        ),
     ],
 )
 def test_what_is_no_report_is_refused(line: bytes) -> None:
@@ -60,7 +71,8 @@ def test_what_is_no_report_is_refused(line: bytes) -> None:
 @settings(max_examples=60)
 @given(
     st.recursive(
-        st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+        st.none() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     )
 )
 def test_no_json_does_more_than_be_refused(document: Any) -> None:
