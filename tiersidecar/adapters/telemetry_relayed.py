@@ -99,6 +99,7 @@ class SummedTelemetry(PrometheusTelemetry):
         catalogue = tuple(catalogue)
         self._by_name = {metric.name: metric for metric in catalogue}
         self._set_by = defaultdict[_Key, dict[int, float]](dict)
+        self._counted_by = defaultdict[_Key, set[int]](set)
         super().__init__(version=version, catalogue=catalogue)
 
     def gauge(self, metric: Metric, value: float, **labels: str) -> None:
@@ -121,7 +122,9 @@ class SummedTelemetry(PrometheusTelemetry):
             raise ValueError(f"not metrics of a worker: {error!r}") from error
 
     def drop(self, worker: int) -> None:
-        """Forget the gauges of a worker that is no more."""
+        """Forget the gauges of a worker that is no more; what it has counted stays, until one that lives forgets it."""
+        for counted_by in self._counted_by.values():
+            counted_by.discard(worker)
         for key in [key for key, values in self._set_by.items() if worker in values]:
             metric = self._by_name[key[0]]
             self._forget(worker, metric, dict(zip(metric.labels, key[1], strict=True)))
@@ -132,6 +135,7 @@ class SummedTelemetry(PrometheusTelemetry):
         for name, values, amount in changes.get("counts", ()):
             metric, labels = self._metric(name, values)
             self.count(metric, _finite(amount), **labels)
+            self._counted_by[_key(metric, labels)].add(worker)
         for name, values, value in changes.get("gauges", ()):
             metric, labels = self._metric(name, values)
             if metric.kind != "gauge":
@@ -155,6 +159,8 @@ class SummedTelemetry(PrometheusTelemetry):
 
     def _forget(self, process: int, metric: Metric, labels: dict[str, str]) -> None:
         key = _key(metric, labels)
+        if metric.kind == "counter" and self._is_counted_by_another(process, key):
+            return
         set_by = self._set_by.get(key, {})
         set_by.pop(process, None)
         if set_by:
@@ -165,3 +171,13 @@ class SummedTelemetry(PrometheusTelemetry):
             super().gauge(metric, 0)
         elif metric.labels:
             super().forget(metric, **labels)
+
+    def _is_counted_by_another(self, process: int, key: _Key) -> bool:
+        counted_by = self._counted_by.get(key)
+        if counted_by is None:
+            return False
+        counted_by.discard(process)
+        if counted_by:
+            return True
+        del self._counted_by[key]
+        return False

@@ -105,6 +105,34 @@ def test_a_counter_that_is_forgotten_begins_anew(sums: SummedTelemetry) -> None:
     assert scrape(sums)[series("tiersidecar_cold_read_bytes_total", **labels)] == 7
 
 
+def test_a_counter_stays_while_another_worker_counts_it(sums: SummedTelemetry) -> None:
+    """A reader that has been silent at one worker for an hour goes on at another: its sum does not begin anew."""
+    labels = {"principal": "User:a", "client_id": "c", "topic": "t"}
+    sources = [RelayedTelemetry(), RelayedTelemetry()]
+    for worker, source in enumerate(sources, start=1):
+        source.count(COLD_READ_BYTES, 100, **labels)
+        send(worker, source, sums)
+    name = series("tiersidecar_cold_read_bytes_total", **labels)
+    sources[0].forget(COLD_READ_BYTES, **labels)
+    send(1, sources[0], sums)
+    assert scrape(sums)[name] == 200
+    sources[1].forget(COLD_READ_BYTES, **labels)
+    send(2, sources[1], sums)
+    assert name not in scrape(sums)
+
+
+def test_of_a_dead_worker_only_what_it_alone_could_have_forgotten_is_left(sums: SummedTelemetry) -> None:
+    labels = {"principal": "User:a", "client_id": "c", "topic": "t"}
+    sources = [RelayedTelemetry(), RelayedTelemetry()]
+    for worker, source in enumerate(sources, start=1):
+        source.count(COLD_READ_BYTES, 100, **labels)
+        send(worker, source, sums)
+    sums.drop(1)
+    sources[1].forget(COLD_READ_BYTES, **labels)
+    send(2, sources[1], sums)
+    assert series("tiersidecar_cold_read_bytes_total", **labels) not in scrape(sums)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
