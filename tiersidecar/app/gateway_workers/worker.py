@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from pathlib import Path
+from contextlib import asynccontextmanager, closing
 
 import structlog
 
@@ -27,6 +27,7 @@ log = structlog.get_logger(__name__)
 
 _REPORT_S = 1.0
 _PAGE_BYTES = resource.getpagesize()
+_LINE_BYTES = 256
 
 
 class Worker:
@@ -63,21 +64,21 @@ class Worker:
             channel.close()
 
     async def _report(self, channel: Channel, status: ProcessStatus, progress: Progress, clock: Clock) -> None:
-        usage = Usage(self.telemetry, worker=str(self.place.number))
         logged = ""
-        while True:
-            # Silence is what ends a worker that has stopped working: see Group.
-            if stopped := progress.stopped():
-                if not logged:
-                    log.error("watchdog.withheld", reason=stopped)
-            else:
-                usage.look()
-                try:
-                    await channel.send(report_of(status, self.telemetry.take()).to_line())
-                except OSError:
-                    return  # the other task has seen the end as well
-            logged = stopped
-            await clock.sleep(_REPORT_S)
+        with closing(Usage(self.telemetry, worker=str(self.place.number))) as usage:
+            while True:
+                # Silence is what ends a worker that has stopped working: see Group.
+                if stopped := progress.stopped():
+                    if not logged:
+                        log.error("watchdog.withheld", reason=stopped)
+                else:
+                    usage.look()
+                    try:
+                        await channel.send(report_of(status, self.telemetry.take()).to_line())
+                    except OSError:
+                        return  # the other task has seen the end as well
+                logged = stopped
+                await clock.sleep(_REPORT_S)
 
 
 async def _listen(channel: Channel, reload: Callable[[], None], stop: Callable[[], None]) -> None:
@@ -107,11 +108,17 @@ class Usage:
     def __init__(self, telemetry: Telemetry, *, worker: str) -> None:
         self._telemetry, self._worker = telemetry, worker
         self._counted_s = 0.0
+        # Kept open: a process that has no descriptor left has to report that, above all.
+        self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
 
     def look(self) -> None:
         """Measure both."""
         used_s = time.process_time()
         self._telemetry.count(GATEWAY_WORKER_CPU, used_s - self._counted_s, worker=self._worker)
         self._counted_s = used_s
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        pages = int(os.pread(self._statm, _LINE_BYTES, 0).split()[1])
         self._telemetry.gauge(GATEWAY_WORKER_MEMORY, pages * _PAGE_BYTES, worker=self._worker)
+
+    def close(self) -> None:
+        """Close what it looks at."""
+        os.close(self._statm)

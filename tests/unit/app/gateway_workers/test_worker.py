@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from tiersidecar.app.process_status import ProcessStatus
 from tiersidecar.app.service_manager import Progress
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.ports.metrics.gateway import GATEWAY_REQUESTS, GATEWAY_WORKER_CPU, GATEWAY_WORKER_MEMORY
+from tiersidecar.services.descriptors import reason_not_ready
 from tiersidecar.tasks.partition_table import PartitionTable
 
 
@@ -107,6 +109,27 @@ async def test_one_in_which_nothing_moves_says_nothing(table: WorkerTable, statu
             await one.clock.advance(20)
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(channel.line(), 0.1)
+
+
+async def test_it_reports_without_a_descriptor_left(table: WorkerTable, status: ProcessStatus) -> None:
+    """It says so, and is not ended as one that says nothing."""
+    one, taken = Reporting(table, status), list[int]()
+    status.reasons.append(reason_not_ready)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with one.running() as channel:
+        await channel.line()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 64, hard))
+        try:
+            with suppress(OSError):
+                while True:
+                    taken.append(os.dup(table.fd))
+            await one.clock.advance(1)
+            report = Report.of_line(await channel.line())
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for descriptor in taken:
+                os.close(descriptor)
+    assert [reason for reason in report.reasons if "descriptors 0 are left" in reason]
 
 
 async def test_it_is_told_to_reload(table: WorkerTable, status: ProcessStatus) -> None:
