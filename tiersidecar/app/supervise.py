@@ -11,7 +11,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -29,6 +29,7 @@ from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.report import effective_settings
 from tiersidecar.app.config.top_level import Mode, Role
 from tiersidecar.app.gateway_role import run_gateway
+from tiersidecar.app.gateway_workers.begun_with import flat, require_same
 from tiersidecar.app.gateway_workers.place import WorkerPlace, is_served_by_workers
 from tiersidecar.app.gateway_workers.start import prepare_workers, show_workers
 from tiersidecar.app.gateway_workers.worker import Worker
@@ -86,16 +87,8 @@ async def reloading_on_hangup(reloader: Reloader) -> AsyncIterator[None]:
 
 def changed_keys(before: Config, after: Config) -> frozenset[str]:
     """Return the dotted names of the keys whose values differ.  Secrets are masked, so a changed one is not among them."""
-    old, new = (dict(_flat(effective_settings(config, units=False))) for config in (before, after))
+    old, new = (dict(flat(effective_settings(config, units=False))) for config in (before, after))
     return frozenset(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
-
-
-def _flat(settings: Mapping[str, Any], below: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{below}{key}.")
-        else:
-            yield f"{below}{key}", value
 
 
 log = structlog.get_logger(__name__)
@@ -197,6 +190,7 @@ async def _run_worker(
     stop: Callable[[], None],
 ) -> None:
     """Run a worker of a gateway: its status is a report to the process that started it."""
+    require_same(config, place.begun_with)
     async with AsyncExitStack() as stack:
         worker = Worker(place)
         roles = frozenset({Role.GATEWAY})

@@ -13,15 +13,16 @@ import sys
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
 import structlog
 
 from tiersidecar.adapters.telemetry_relayed import SummedTelemetry
 from tiersidecar.adapters.worker_table import WorkerTable
+from tiersidecar.app.config.config import Config
+from tiersidecar.app.gateway_workers.begun_with import begun_with
 from tiersidecar.app.gateway_workers.control import RELOAD, STOP, Channel, Report, pair
-from tiersidecar.app.gateway_workers.place import WorkerPlace
+from tiersidecar.app.gateway_workers.place import WorkerPlace, worker_config
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metrics.gateway import GATEWAY_WORKER_STARTS, GATEWAY_WORKERS
@@ -43,12 +44,13 @@ _EXIT_FAILED, _EXIT_CONFIG = 1, 2
 Command = Callable[[WorkerPlace], Sequence[str]]
 
 
-def worker_command(config_file: Path) -> Command:
+def worker_command(config: Config) -> Command:
     """Return the command line of a worker: this program again, with the same configuration file."""
 
     def command(place: WorkerPlace) -> Sequence[str]:
+        place = replace(place, begun_with=begun_with(worker_config(config, place)))
         program = (sys.executable, "-P", "-m", "tiersidecar")
-        return (*program, "run", "--config", str(config_file), "--roles", "gateway", "--gateway-worker", str(place))
+        return (*program, "run", "--config", str(config.file), "--roles", "gateway", "--gateway-worker", str(place))
 
     return command
 

@@ -22,7 +22,7 @@ class WorkerPlace:
     """What the starting process gives a worker on its command line.
 
     ``control_fd`` is a socket to that process, ``table_fd`` the memory that all share, ``ports`` those of the listeners, in
-    their order.  ``number`` begins at 1.
+    their order.  ``number`` begins at 1.  ``begun_with`` stands for its release and configuration.
     """
 
     number: int
@@ -30,6 +30,7 @@ class WorkerPlace:
     control_fd: int
     table_fd: int
     ports: tuple[int, ...]
+    begun_with: int = 0
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -38,11 +39,19 @@ class WorkerPlace:
         Raises:
             ValueError: it is something else.
         """
-        number, starter_pid, control_fd, table_fd, *ports = map(int, text.split(","))
-        return cls(number=number, starter_pid=starter_pid, control_fd=control_fd, table_fd=table_fd, ports=tuple(ports))
+        number, starter_pid, control_fd, table_fd, begun_with, *ports = map(int, text.split(","))
+        return cls(
+            number=number,
+            starter_pid=starter_pid,
+            control_fd=control_fd,
+            table_fd=table_fd,
+            begun_with=begun_with,
+            ports=tuple(ports),
+        )
 
     def __str__(self) -> str:
-        return ",".join(map(str, (self.number, self.starter_pid, self.control_fd, self.table_fd, *self.ports)))
+        parts = (self.number, self.starter_pid, self.control_fd, self.table_fd, self.begun_with, *self.ports)
+        return ",".join(map(str, parts))
 
     def end_with_starter(self) -> None:
         """Have the kernel end this process when the one that started it ends, however that comes: as if a gateway without

@@ -52,7 +52,7 @@ class Prepared:
         """Return the workers, of which none runs yet."""
         return Group(
             workers=self.config.gateway.workers,
-            command=worker_command(self.config.file),
+            command=worker_command(self.config),
             ports=self.ports,
             table=self.table,
             telemetry=self.telemetry,

@@ -18,11 +18,11 @@ from tiersidecar.app.gateway_workers.place import (
 )
 
 LISTENERS = "gateway:\n  workers: 2\n  listeners:\n  - listen: 127.0.0.1:9192\n  - {listen: '127.0.0.1:0', name: B}\n"
-PLACE = WorkerPlace(number=2, starter_pid=77, control_fd=9, table_fd=10, ports=(9192, 40_001))
+PLACE = WorkerPlace(number=2, starter_pid=77, control_fd=9, table_fd=10, begun_with=5, ports=(9192, 40_001))
 
 
 def test_it_is_given_on_the_command_line() -> None:
-    assert str(PLACE) == "2,77,9,10,9192,40001"
+    assert str(PLACE) == "2,77,9,10,5,9192,40001"
     assert WorkerPlace.parse(str(PLACE)) == PLACE
 
 
