@@ -31,7 +31,7 @@ from tiersidecar.app.config.top_level import Mode, Role
 from tiersidecar.app.gateway_role import run_gateway
 from tiersidecar.app.gateway_workers.begun_with import flat, require_same
 from tiersidecar.app.gateway_workers.place import WorkerPlace, is_served_by_workers
-from tiersidecar.app.gateway_workers.start import prepare_workers, show_workers
+from tiersidecar.app.gateway_workers.start import prepare_workers, remove_what_workers_left, show_workers
 from tiersidecar.app.gateway_workers.worker import Worker
 from tiersidecar.app.parts import Parts
 from tiersidecar.app.process_status import ProcessStatus
@@ -176,6 +176,8 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 async def _run(config: Config, roles: frozenset[Role], load: Callable[[], Config], before_stop: BeforeStop) -> None:
     """Run a process that does all itself."""
+    if Role.GATEWAY in roles:
+        remove_what_workers_left(config)
     async with AsyncExitStack() as stack:
         ground = await open_ground(stack, config, roles)
         await _begin(stack, ground, before_stop, Reloader(config, ground.tuning, load))

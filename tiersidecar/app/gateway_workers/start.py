@@ -69,8 +69,11 @@ async def prepare_workers(stack: AsyncExitStack, config: Config) -> Prepared:
         ListenError: an address cannot be listened on.
         ConfigError: another process has workers with the same state.dir, or it cannot be used.
     """
-    _take_directories(stack, config)
+    stack.callback(os.close, _lock(Path(config.state_dir)))
     ports = [await _reserve(stack, config, index) for index in range(len(config.gateway.listeners))]
+    # Not before: until here, the addresses may be those of a gateway that runs, and the caches too.
+    alone = [Path(config.state_dir) / f"{name}-gateway" for name in (CHUNK_CACHE_DIRECTORY, INDEX_CACHE_DIRECTORY)]
+    _remove(*directories_left(config, workers=config.gateway.workers), *alone)
     table = WorkerTable.create(workers=config.gateway.workers, keys=_keys(config))
     stack.callback(table.close)
     return Prepared(config=config, ports=ports, table=table, telemetry=SummedTelemetry(version=version("tiersidecar")))
@@ -99,22 +102,39 @@ def _keys(config: Config) -> int:
     return connections + unauthenticated + (BUDGETS if config.remote_fetch_quota else 0)
 
 
-def _take_directories(stack: AsyncExitStack, config: Config) -> None:
-    directory = Path(config.state_dir)
+def remove_what_workers_left(config: Config) -> None:
+    """Remove the directories of all workers, for a process that serves clients itself; none while another one has them."""
+    left = directories_left(config, workers=0)
+    if not left:
+        return
+    try:
+        lock = _lock(Path(config.state_dir))
+    except ConfigError:
+        return
+    try:
+        _remove(*left)
+    finally:
+        os.close(lock)
+
+
+def _lock(directory: Path) -> int:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise ConfigError(source="state.dir", faults=(f"{directory} cannot be used: {error.strerror}",)) from error
-    stack.callback(os.close, lock)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
+        os.close(lock)
         fault = f"another process has gateway workers with {directory}: stop it first, or give this one a state.dir of its own"
         raise ConfigError(source="state.dir", faults=(fault,)) from error
-    # Of a former configuration: caches that nothing bounds any more.
-    alone = [directory / f"{name}-gateway" for name in (CHUNK_CACHE_DIRECTORY, INDEX_CACHE_DIRECTORY)]
-    for left in (*directories_left(config, workers=config.gateway.workers), *alone):
+    return lock
+
+
+def _remove(*directories: Path) -> None:
+    """Remove those that there are, of a former configuration: caches that nothing bounds any more."""
+    for left in directories:
         if left.is_dir():
             log.info("gateway.worker.directory_removed", directory=str(left))
             shutil.rmtree(left, ignore_errors=True)

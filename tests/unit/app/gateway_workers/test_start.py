@@ -11,7 +11,7 @@ import pytest
 from tests.unit.app.config.config_files import LEAST, load
 from tiersidecar.app.builders.gateway import listener_settings
 from tiersidecar.app.config.config import Config
-from tiersidecar.app.gateway_workers.start import prepare_workers
+from tiersidecar.app.gateway_workers.start import prepare_workers, remove_what_workers_left
 from tiersidecar.domain.errors import ConfigError, ListenError
 from tiersidecar.services.gateway.listener import listen
 
@@ -86,3 +86,31 @@ async def test_what_a_former_configuration_left_is_removed(tmp_path: Path) -> No
         await prepare_workers(stack, config_of(tmp_path))
     left = {path.name for path in state.iterdir() if path.is_dir()}
     assert left == {"gateway-worker-2", "remote-log-chunk-cache"}
+
+
+async def test_nothing_is_removed_before_the_addresses_are_ours(tmp_path: Path) -> None:
+    """They are of a gateway that runs, without workers: its caches are in use."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        config = config_of(tmp_path, port=other.getsockname()[1])
+        cache = tmp_path / "state" / "remote-log-chunk-cache-gateway"
+        cache.mkdir(parents=True)
+        async with AsyncExitStack() as stack:
+            with pytest.raises(ListenError):
+                await prepare_workers(stack, config)
+        assert cache.exists()
+
+
+async def test_a_gateway_without_workers_removes_what_they_left_and_nothing_of_those_that_run(tmp_path: Path) -> None:
+    left = tmp_path / "state" / "gateway-worker-1" / "remote-log-chunk-cache-gateway"
+    left.mkdir(parents=True)
+    own = tmp_path / "state" / "remote-log-chunk-cache-gateway"
+    async with AsyncExitStack() as stack:
+        await prepare_workers(stack, config_of(tmp_path))
+        remove_what_workers_left(config_of(tmp_path))
+        assert left.exists(), "they run"
+    own.mkdir()
+    remove_what_workers_left(config_of(tmp_path))
+    assert not left.parent.exists()
+    assert own.exists()
+    remove_what_workers_left(config_of(tmp_path, state="none"))
+    assert not (tmp_path / "none").exists()
