@@ -47,6 +47,11 @@ def take_descriptors() -> int:
     return wanted
 
 
+def leave_no_core() -> None:
+    """Have the system write no core of this process when it is aborted: records and credentials would be in it."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
 def reuse_freed_memory() -> bool:
     """Make malloc reuse freed memory, whichever thread freed it; call it before the process starts a thread.
 

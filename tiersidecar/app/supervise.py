@@ -21,7 +21,7 @@ import structlog
 import uvloop
 
 from tiersidecar.adapters.ending_loop import EndingRunner
-from tiersidecar.adapters.process_limits import reuse_freed_memory, take_descriptors
+from tiersidecar.adapters.process_limits import leave_no_core, reuse_freed_memory, take_descriptors
 from tiersidecar.app.builders.read_path import open_process_read_path
 from tiersidecar.app.builders.snapshots import build_cluster_snapshot_lane, build_snapshot_lane
 from tiersidecar.app.builders.tier_parts import build_tier_parts
@@ -115,6 +115,7 @@ def run_daemon(
     """
     if place is not None:
         place.end_with_starter()
+        leave_no_core()  # the process that started it aborts it if it hangs; what a unit says of cores is not known here
     keep_files_private()
     take_descriptors()
     faulthandler.enable()  # the watchdog's SIGABRT then leaves the stacks of all threads on stderr

@@ -38,6 +38,21 @@ def test_the_limit_of_descriptors_is_raised_to_what_the_system_allows() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
+def test_a_process_that_is_aborted_leaves_no_core() -> None:
+    script = (
+        "import os, resource, signal\n"
+        "from tiersidecar.adapters.process_limits import leave_no_core\n"
+        "resource.setrlimit(resource.RLIMIT_CORE, resource.getrlimit(resource.RLIMIT_CORE)[1:] * 2)\n"
+        "leave_no_core()\n"
+        "child = os.fork() or os.kill(os.getpid(), signal.SIGABRT)\n"
+        "status = os.waitpid(child, 0)[1]\n"
+        "assert os.WTERMSIG(status) == signal.SIGABRT\n"
+        "assert not os.WCOREDUMP(status)\n"
+        "assert resource.getrlimit(resource.RLIMIT_CORE)[0] == 0\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
 def test_what_was_freed_is_filled_again_without_page_faults() -> None:
     """Else 80 chunks of 1,024 pages each would be faulted in."""
     ran = subprocess.run([sys.executable, "-c", _FILL], capture_output=True, text=True, check=True)
