@@ -30,7 +30,7 @@ def begun_with(config: Config) -> int:
         for key, value in flat(effective_settings(config, units=False))
         if key not in RELOADABLE and not key.startswith(_EACH_ALONE)
     }
-    text = json.dumps([version("tiersidecar"), settings], sort_keys=True, default=str)
+    text = json.dumps([version("tiersidecar"), settings], sort_keys=True)
     return int.from_bytes(blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest(), "big")
 
 
