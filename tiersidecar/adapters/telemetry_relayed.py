@@ -147,10 +147,9 @@ class SummedTelemetry(PrometheusTelemetry):
 
     def _metric(self, name: str, values: Collection[str]) -> tuple[Metric, dict[str, str]]:
         metric = self._by_name[name]
-        labels = dict(zip(metric.labels, values, strict=True))
-        for value in labels.values():
-            value.encode()  # what is no text, or half a character, would leave nothing to be scraped
-        return metric, labels
+        # What is no text, or half a character, would leave nothing to be scraped.
+        shown = [value.encode("utf-8", "replace").decode() for value in values]
+        return metric, dict(zip(metric.labels, shown, strict=True))
 
     def _set(self, process: int, metric: Metric, value: float, labels: dict[str, str]) -> None:
         set_by = self._set_by[_key(metric, labels)]

@@ -147,9 +147,6 @@ def test_of_a_dead_worker_only_what_it_alone_could_have_forgotten_is_left(sums: 
         pytest.param({"observed": [["kafka_remote_log_reader_fetch_seconds", [], float("inf")]]}, id="for ever"),
         pytest.param({"gauges": [["tiersidecar_gateway_requests_total", ["a"], 1]]}, id="set, and no gauge"),
         pytest.param({"gauges": [["tiersidecar_halted_partitions", [1, 2], 1]]}, id="labels that are no texts"),
-        pytest.param(
-            {"gauges": [["tiersidecar_gateway_connections", ["\ud800"], 1]]}, id="half a character as a label"
-        ),
         pytest.param({"counts": 1}, id="no list"),
         pytest.param([], id="no object"),
     ],
@@ -162,6 +159,17 @@ def test_what_is_not_metrics_is_refused(sums: SummedTelemetry, changes: Any) -> 
     assert scrape(sums, partitions=True)
     sums.drop(1)
     assert scrape(sums, partitions=True)
+
+
+def test_a_label_that_is_no_text_is_shown_as_well_as_can_be(sums: SummedTelemetry) -> None:
+    """A directory, say, of which the system gives bytes."""
+    source = RelayedTelemetry()
+    source.gauge(GATEWAY_CONNECTIONS, 1, listener="a\udcff")
+    send(1, source, sums)
+    name = series("tiersidecar_gateway_connections", listener="a?")
+    assert scrape(sums)[name] == 1
+    sums.drop(1)
+    assert name not in scrape(sums)
 
 
 def test_labels_are_the_metrics_own() -> None:

@@ -73,10 +73,8 @@ class Report:
 
 
 def _text(value: object) -> str:
-    """Return a text that every page can show; raise ValueError for half a character."""
-    text = str(value)
-    text.encode()
-    return text
+    """Return a text that every page can show: names of files may have bytes that are none."""
+    return str(value).encode("utf-8", "replace").decode()
 
 
 class Channel:

@@ -57,15 +57,17 @@ def test_a_report_is_one_line_and_comes_back(
             b'{"reasons": [], "warnings": [], "cold": [["a", "b", "c", 1, 1e999]], "node": null, "metrics": {}}\n',
             id="a number of bytes without end",
         ),
-        pytest.param(
-            b'{"reasons": ["\\ud800"], "warnings": [], "cold": [], "node": null, "metrics": {}}\n',
-            id="half a character, which no page can show",
-        ),
     ],
 )
 def test_what_is_no_report_is_refused(line: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         Report.of_line(line)
+
+
+def test_names_of_files_that_are_no_text_can_be_shown() -> None:
+    """A worker says what it cannot read, by the name that the system gave it."""
+    report = Report.of_line(Report(reasons=["a\udcff cannot be read"], warnings=["\udcff"]).to_line())
+    assert (report.reasons, report.warnings) == (["a? cannot be read"], ["?"])
 
 
 @settings(max_examples=60)
