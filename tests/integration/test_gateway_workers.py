@@ -246,6 +246,21 @@ def test_workers_end_with_the_process_that_started_them_and_it_can_begin_anew(ti
         assert asyncio.run(read_all(gateway, tiered)) == tiered.records
 
 
+def test_a_worker_that_begins_again_has_the_configuration_of_the_others_or_none(tiered: Tiered, tmp_path: Path) -> None:
+    with tiered.gateway(tmp_path / "gateway") as gateway:
+        gateway.wait_until_ready()
+        gateway.settings["mode"] = "observe"
+        gateway.write_config()  # for the next restart, an operator thinks
+        os.kill(worker_pids(gateway)[0], signal.SIGKILL)
+        wait_for(lambda: "exit code 2" in gateway.status("/readyz")[1], "it does not begin", gateway)
+        assert "restart that process" in gateway.log_tail(200)
+        assert asyncio.run(read_all(gateway, tiered)) == tiered.records, "the other one goes on"
+        gateway.settings["mode"] = "enforce"
+        gateway.write_config()
+        gateway.wait_until_ready()
+        assert gateway.stop() == 0
+
+
 def test_what_cannot_work_ends_the_process_as_without_workers(tiered: Tiered, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = f"127.0.0.1:{other.getsockname()[1]}"
