@@ -31,7 +31,7 @@ _SCALARS = len(Shared)
 _TRIED = 16
 """Places at which a key may be."""
 _MOST = 2.0**63
-"""Nobody can have taken so much; what is no number is not less either."""
+"""No process can have taken so much; what is no number is not less either."""
 _LEAST_PLACES, _MOST_PLACES = 1024, 1 << 20
 
 
@@ -62,7 +62,7 @@ class WorkerTable:
         row_words = _SCALARS * _SCALAR_WORDS + places * _PLACE_WORDS
         fd = os.memfd_create("tiersidecar-gateway-workers", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.truncate(fd, _WORD * (_HEAD_WORDS + (workers + 1) * row_words))
-        # Who looks at memory that another one has cut off is killed.
+        # The kernel kills a process that looks at memory which another one has cut off.
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         os.pwrite(fd, secrets.token_bytes(2 * _WORD) + places.to_bytes(_WORD, "little"), 0)
         return cls(fd)
