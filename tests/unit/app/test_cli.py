@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-import structlog
+from structlog.contextvars import clear_contextvars, get_contextvars
 from typer.testing import CliRunner, Result
 
 from tiersidecar.app import supervise
@@ -35,13 +35,6 @@ def invoke(*arguments: str) -> Result:
     result = CliRunner().invoke(app, list(arguments))
     assert "Traceback" not in result.output
     return result
-
-
-@pytest.fixture(autouse=True)
-def _log_as_before() -> Iterator[None]:
-    """A command sets up the log of its whole process, which here is that of the other tests."""
-    yield
-    structlog.contextvars.clear_contextvars()
 
 
 @pytest.fixture
@@ -151,7 +144,11 @@ def test_a_worker_of_a_gateway_has_its_part_of_the_configuration(good: str, monk
 
     monkeypatch.setattr(supervise, "run_daemon", run_daemon)
     place = WorkerPlace(number=2, starter_pid=1, control_fd=3, table_fd=4, ports=())
-    assert invoke("run", "--config", good, "--roles", "gateway", "--gateway-worker", str(place)).exit_code == 0
+    try:
+        assert invoke("run", "--config", good, "--roles", "gateway", "--gateway-worker", str(place)).exit_code == 0
+        assert get_contextvars() == {"worker": 2}, "in each of its events"
+    finally:
+        clear_contextvars()  # it is of the process, and other tests log as well
     ((config, reloaded, its_place),) = started
     assert its_place == place
     assert config.state_dir == reloaded.state_dir
