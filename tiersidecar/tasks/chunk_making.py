@@ -13,21 +13,24 @@ from tiersidecar.ports.store import Buffer
 
 _MOST_HELD_S = 1.0
 
+_FOR_EACH_CORE = 2
+
 _MOST_KEPT_BYTES = DEFAULT_CHUNK_SIZE
 """What is larger leaves the processor's cache before it is used again, and would be held with nothing to copy: a chunk may have
 1 GiB."""
 
 
 class ChunkMaker:
-    """Makes chunks for all segments that are copied, ``most_at_once`` at a time, or as many as there are cores.
+    """Makes chunks for all segments that are copied, ``most_at_once`` at a time, or twice as many as there are cores.
 
-    More would not be sooner.  A chunk, what it becomes and the tables of a compressor fit into the processor's cache; with ten
-    segments at once each chunk had left it before it was compressed, and with one more than cores a twentieth of the time was
-    still lost.  A thread that does not come back from its disk keeps others waiting for a second, and no longer.
+    A chunk, what it becomes and the tables of a compressor fit into the processor's cache; with ten segments at once each chunk
+    had left it before it was compressed.  As many as there are cores take the least processor time, a tenth less, and leave
+    cores idle while one waits for its disk or is handed over.  A thread that does not come back from its disk keeps others
+    waiting for a second, and no longer.
     """
 
     def __init__(self, *, most_at_once: int | None = None) -> None:
-        self._places = asyncio.Semaphore(most_at_once or len(os.sched_getaffinity(0)))
+        self._places = asyncio.Semaphore(most_at_once or _FOR_EACH_CORE * len(os.sched_getaffinity(0)))
         self._buffers: list[bytearray] = []
 
     async def make(
