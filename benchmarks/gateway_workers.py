@@ -1,4 +1,4 @@
-"""Remote data through one gateway process, and through two workers of one, each held to a quarter of a core (issue 19).
+"""Remote data through one gateway process, and through two workers of one, each held to a quarter of a core.
 
 ``benchmarks/gateway_workers.py [--quick]``: figures, then the goals; exit code 1 if one is missed.  A topic is in the store (a
 directory), all but its active segment.  Raw clients fetch it, through a gateway with ``gateway.workers: 1`` and one with 2, by

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +95,7 @@ def marked(root: Path) -> list[Path]:
     """Files with a mark in their bytes, or in a record: of segments, and of chunks of a cache, which hold one whole here."""
 
     def has_one(path: Path) -> bool:
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:  # a cache has dropped it since it was listed
-            return False
+        data = path.read_bytes()
         if KEY in data or VALUE in data:
             return True
         if ".chunk" in path.suffixes:
@@ -108,7 +106,10 @@ def marked(root: Path) -> list[Path]:
         records = [record for batch in batches for record in read_records(batch)]
         return any(KEY in (one.key or b"") or VALUE in (one.value or b"") for one in records)
 
-    return [path for path in root.rglob("*") if path.is_file() and has_one(path)]
+    while True:
+        # What a cache has renamed since it was listed is there under its new name.
+        with suppress(FileNotFoundError):
+            return [path for path in root.rglob("*") if path.is_file() and has_one(path)]
 
 
 def test_what_has_the_key_is_gone_from_every_byte_and_all_else_reads_as_before(

@@ -1,4 +1,4 @@
-"""A gateway of several worker processes before a real broker: one gateway for its clients, on several cores (issue 19)."""
+"""A gateway of several worker processes before a real broker: one gateway for its clients, on several cores."""
 
 from __future__ import annotations
 

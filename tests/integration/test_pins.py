@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 from collections.abc import Callable, Coroutine
 from itertools import pairwise
 from pathlib import Path
@@ -197,35 +198,117 @@ def test_what_the_broker_deletes_while_the_store_is_away_is_not_lost(kafka_clust
 
 def test_followers_pin_and_the_next_leader_copies(kafka_cluster: Any, tmp_path: Path) -> None:
     """The old leader dies with the only pins of its own; its follower's hold the same offsets (S-049, S-053)."""
-    cluster: KafkaCluster = kafka_cluster(brokers=3)
+    pinned = Pinned(kafka_cluster(brokers=3), tmp_path)
+    with pinned.daemon:
+        pinned.produce()
+        pinned.delete_by_retention()
+        pinned.lead_and_copy()
+
+
+@pytest.mark.parametrize("deletes", ["before", "after"])
+def test_a_follower_that_is_built_anew_keeps_its_pins(kafka_cluster: Any, tmp_path: Path, deletes: str) -> None:
+    """Its directory is lost.  The leader deletes before it has fetched anything, so that only the pins hold it; or after, and
+    the pins are of its new files by then (simulation, losses seed 70021)."""
+    pinned = Pinned(kafka_cluster(brokers=3), tmp_path)
+    with pinned.daemon:
+        pinned.produce()
+        before = pinned.inodes()
+        pinned.follower.stop()
+        shutil.rmtree(pinned.follower.partition_dir(pinned.topic, 0))
+        if deletes == "before":
+            pinned.delete_by_retention()
+            wait_until(lambda: pinned.leaders_start() >= pinned.sealed, "the leader has deleted it", timeout_s=30)
+            pinned.wait_until_only_pins_keep_it()
+            # Else the new log begins at 0 for a moment only, before the leader has said where its own begins.
+            pinned.leader.sigstop()
+            pinned.follower.start()
+            wait_for(pinned.is_at_zero, "the sidecar has seen the new log", pinned.daemon)
+            pinned.leader.sigcont()
+        else:
+            pinned.follower.start()
+        wait_until(pinned.is_in_sync, "it is built anew", timeout_s=60)
+        if deletes == "before":
+            assert pinned.inodes() == before
+        else:
+            wait_for(pinned.are_of_new_files, "each pin is of a file that the broker has now", pinned.daemon)
+            assert pinned.inodes().isdisjoint(before)
+            pinned.delete_by_retention()
+        assert pinned.daemon.metric("tiersidecar_pins_dropped_total", reason="truncated") == 0
+        pinned.lead_and_copy()
+
+
+class Pinned:
+    """A topic of two replicas, and a sidecar beside the one that follows, whose store is away."""
+
     topic = "followed"
-    cluster.create_topic(
-        topic, replication_factor=2, segment_bytes=SEGMENT_BYTES, configs={**RACE, "retention.ms": "-1"}
-    )
-    leader = cluster.leader_of(topic, 0)
-    nodes = cluster.admin.describe_topic(topic).partitions[0].replica_nodes
-    (follower,) = (cluster[node] for node in nodes if node != leader.node_id)
-    settings = {"remote.log.metadata.topic.replication.factor": 3}
-    daemon = started(tmp_path, cluster, topic, rule={"mode": "race", "local.retention.ms": 3000}, **settings)
-    daemon.settings["log.dirs"] = [str(follower.log_dirs[0])]
-    daemon.settings["broker"] = {"bootstrap.servers": follower.bootstrap_server}
-    bring_back = outage(daemon)
-    with daemon:
-        wait_for(lambda: daemon.events("store.not_writable"), "the store is away", daemon)
-        produced = produce(cluster, topic, total_bytes=1_000_000)
-        sealed = max(int(log.stem) for log in follower.partition_dir(topic, 0).glob("*.log"))
-        wait_for(
-            lambda: are_pinned_below(follower, topic, sealed),
-            "the follower pins all that is sealed, once the broker has written the high watermark down, and down again",
-            daemon,
+
+    def __init__(self, cluster: KafkaCluster, directory: Path) -> None:
+        self.cluster = cluster
+        cluster.create_topic(
+            self.topic, replication_factor=2, segment_bytes=SEGMENT_BYTES, configs={**RACE, "retention.ms": "-1"}
         )
-        cluster.admin.alter_topic(topic, {"retention.ms": RACE["retention.ms"]})
-        wait_for(lambda: daemon.metric("tiersidecar_pins_bytes") > 500_000, "only pins keep it", daemon)
-        leader.kill9()
-        wait_until(lambda: cluster.leader_of(topic, 0) is follower, "the follower leads", timeout_s=30)
-        bring_back()
-        wait_for(lambda: copied_until(daemon) >= sealed, "all is copied, from the first offset", daemon)
-        wait_for(lambda: readable(daemon, topic, produced, sealed), "every offset from the first is readable", daemon)
+        self.leader = cluster.leader_of(self.topic, 0)
+        nodes = cluster.admin.describe_topic(self.topic).partitions[0].replica_nodes
+        (self.follower,) = (cluster[node] for node in nodes if node != self.leader.node_id)
+        settings = {"remote.log.metadata.topic.replication.factor": 3}
+        self.daemon = started(
+            directory, cluster, self.topic, rule={"mode": "race", "local.retention.ms": 3000}, **settings
+        )
+        self.daemon.settings["log.dirs"] = [str(self.follower.log_dirs[0])]
+        self.daemon.settings["broker"] = {"bootstrap.servers": self.follower.bootstrap_server}
+        self._bring_back = outage(self.daemon)
+        self.produced: list[ProducedRecord] = []
+        self.sealed = 0
+
+    def produce(self) -> None:
+        wait_for(lambda: self.daemon.events("store.not_writable"), "the store is away", self.daemon)
+        self.produced = produce(self.cluster, self.topic, total_bytes=1_000_000)
+        self.sealed = max(int(log.stem) for log in self.follower.partition_dir(self.topic, 0).glob("*.log"))
+        wait_for(
+            lambda: are_pinned_below(self.follower, self.topic, self.sealed),
+            "the follower pins all that is sealed, once the broker has written the high watermark down, and down again",
+            self.daemon,
+        )
+
+    def delete_by_retention(self) -> None:
+        self.cluster.admin.alter_topic(self.topic, {"retention.ms": RACE["retention.ms"]})
+
+    def wait_until_only_pins_keep_it(self) -> None:
+        wait_for(lambda: self.daemon.metric("tiersidecar_pins_bytes") > 500_000, "only pins keep it", self.daemon)
+
+    def is_at_zero(self) -> bool:
+        """Whether the sidecar has seen a directory that begins below the pins."""
+        logs = [log.name for log in self.follower.partition_dir(self.topic, 0).glob("*.log")]
+        return len(logs) == 1 and self.daemon.metric("tiersidecar_pins_bytes") == 0
+
+    def lead_and_copy(self) -> None:
+        """All up to ``sealed`` is copied and read, though only the follower's pins keep it."""
+        self.wait_until_only_pins_keep_it()
+        self.leader.kill9()
+        wait_until(lambda: self.cluster.leader_of(self.topic, 0) is self.follower, "the follower leads", timeout_s=30)
+        self._bring_back()
+        wait_for(lambda: copied_until(self.daemon) >= self.sealed, "all is copied, from the first offset", self.daemon)
+        wait_for(
+            lambda: readable(self.daemon, self.topic, self.produced, self.sealed),
+            "every offset from the first is readable",
+            self.daemon,
+        )
+
+    def leaders_start(self) -> int:
+        return self.cluster.admin_of_leader(self.topic, 0).earliest_offset(self.topic, 0)
+
+    def is_in_sync(self) -> bool:
+        (partition,) = self.cluster.admin.describe_topic(self.topic).partitions
+        return self.follower.node_id in partition.isr_nodes
+
+    def inodes(self) -> set[int]:
+        """Of the .log files that are pinned below ``sealed``."""
+        pins = Path(f"{self.follower.log_dirs[0]}.tiersidecar-pins").glob("*.log")
+        return {pin.stat().st_ino for pin in pins if int(pin.stem.rpartition(".")[2]) < self.sealed}
+
+    def are_of_new_files(self) -> bool:
+        logs = self.follower.partition_dir(self.topic, 0).glob("*.log")
+        return self.inodes() == {log.stat().st_ino for log in logs if int(log.stem) < self.sealed}
 
 
 @pytest.mark.parametrize("place", ["pin.made", "pin.dropped"])

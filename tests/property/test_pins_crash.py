@@ -15,7 +15,7 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.adapters.pins_fs.real_segments import copy_log_dir, name_of, read_partition
+from tests.unit.adapters.pins_fs.real_segments import copy_log_dir, copy_partition, name_of, read_partition
 from tiersidecar.adapters.log_dirs_fs.segment_file import read_segment_artefacts
 from tiersidecar.adapters.pins_fs.pin_directory import PinDirectory
 from tiersidecar.domain.segments import LocalSegment
@@ -27,7 +27,7 @@ class Crash(BaseException):
 
 @contextmanager
 def crash_before(step: int) -> Iterator[None]:
-    """End the block before the ``step``-th change of the file system (os.link, os.unlink, creating a file)."""
+    """End the block before the ``step``-th change of the file system (os.link, os.unlink, renaming and creating a file)."""
     steps = 0
 
     def counted(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,11 +43,14 @@ def crash_before(step: int) -> Iterator[None]:
     create = Path.open
 
     def open_counted(path: Path, mode: str = "r", *arguments: Any, **keywords: Any) -> Any:
-        return (counted(create) if "x" in mode else create)(path, mode, *arguments, **keywords)
+        changes = not {"x", "w"}.isdisjoint(mode)
+        return (counted(create) if changes else create)(path, mode, *arguments, **keywords)
 
     with (
         patch("os.link", counted(os.link)),
         patch("os.unlink", counted(os.unlink)),
+        patch.object(Path, "unlink", counted(Path.unlink)),
+        patch.object(Path, "replace", counted(Path.replace)),
         patch.object(Path, "open", open_counted),
         suppress(Crash),
     ):
@@ -66,9 +69,9 @@ def contents(segment: LocalSegment) -> tuple[bytes, object]:
 
 NO_CRASH = 99
 ACTIONS = st.tuples(
-    st.sampled_from(["pin", "pin", "unpin", "broker deletes"]),
+    st.sampled_from(["pin", "pin", "unpin", "broker deletes", "broker begins anew"]),
     st.integers(0, 1),
-    st.one_of(st.just(NO_CRASH), st.integers(0, 6)),
+    st.one_of(st.just(NO_CRASH), st.integers(0, 14)),
 )
 """What is done, to which segment, and before which change of the file system the process ends."""
 
@@ -77,7 +80,8 @@ ACTIONS = st.tuples(
 @given(actions=st.lists(ACTIONS, min_size=1, max_size=8), topic=st.sampled_from(["plain-0", "transactions-0"]))
 def test_a_crash_anywhere(actions: list[tuple[str, int, int]], topic: str) -> None:
     """After each crash and the sweep of the next start: what is listed as a pin reads back whole, nothing else of ours is
-    there, and a segment that was pinned whole before stays so unless it was being removed."""
+    there, and a segment that was pinned before stays so unless it was being removed.  One whose links were being replaced by
+    those to another file may lack companions, which the next round links."""
     with tempfile.TemporaryDirectory() as scratch:
         log_dir = copy_log_dir(Path(scratch), [topic])
         local = read_partition(log_dir, topic)
@@ -85,6 +89,7 @@ def test_a_crash_anywhere(actions: list[tuple[str, int, int]], topic: str) -> No
         directory = Path(scratch, "pins")
         directory.mkdir()
         pinned: set[int] = set()
+        was_anew = False
         for action, number, step in actions:
             segment = local.sealed_segments[number]
             name = name_of(local, segment)
@@ -97,13 +102,17 @@ def test_a_crash_anywhere(actions: list[tuple[str, int, int]], topic: str) -> No
                     pins_of(directory, log_dir).remove(name)
             if action == "broker deletes":
                 shutil.rmtree(local.directory, ignore_errors=True)
+            elif action == "broker begins anew":
+                was_anew = True
+                shutil.rmtree(local.directory, ignore_errors=True)
+                copy_partition(log_dir, topic)
             pins = pins_of(directory, log_dir)
             for partial in pins.list_names().partial:
                 pins.remove(partial)
             found = pins.read(pins.list_names().whole)
             for pin in found:
                 assert contents(pin.segment) == expected[pin.base_offset]
-                assert pin.is_whole
+                assert pin.is_whole or (was_anew and action == "pin" and step < NO_CRASH)
                 assert pin.leader_epochs
             assert len(list(directory.iterdir())) == sum(_file_count(pins, pin.segment) for pin in found)
             bases = {int(pin.base_offset) for pin in found}

@@ -29,6 +29,7 @@ def pin_of(
     is_whole: bool = True,
     log_dir: str = LOG_DIR,
     topic_id_partition: TopicIdPartition = TOPIC_ID_PARTITION,
+    inode: int = 0,
 ) -> Pin:
     """Return a pin of offsets [base, following)."""
     return Pin(
@@ -42,6 +43,7 @@ def pin_of(
             modified_ms=modified_ms,
             pinned=True,
             file_prefix=f"pin-{base}-{following}.",
+            inode=inode,
         ),
         leader_epochs=epochs_of(*epochs),
         max_timestamp_ms=max_timestamp_ms,

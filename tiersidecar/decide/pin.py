@@ -5,10 +5,10 @@ Followers decide as leaders do: the next leader must be able to copy what the la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tiersidecar.domain.offsets import Lineage
+from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.segments import (
     NO_LOG_END,
@@ -68,50 +68,114 @@ class PinPlan:
 
 def decide_pin(view: PinView) -> PinPlan:
     """Return the plan for one partition, before its high watermark is asked for."""
-    cut_off = [pin for pin in view.pins if is_cut_off(pin, view.local)]
+    cut_off = cut_off_pins(view.pins, view.local)
     kept = tuple(pin for pin in view.pins if pin not in cut_off)
     live = view.epochs.extended_by(view.local.leader_epochs)
     lineage = Lineage(epochs_with_pins(live.entries, kept))
-    remote = [pin for pin in kept if _is_remote(view, lineage, pin.segment)]
-    whole = {pin.base_offset for pin in kept if pin.is_whole}
+    remote = [pin for pin in kept if _is_remote(view, lineage, pin.segment)] if view.is_sure else []
+    replaced = [pin for pin in _replaced(kept, view.local) if pin not in remote]
+    whole = {(pin.base_offset, pin.next_base_offset): pin for pin in kept if pin.is_whole}
     subjects = (*view.deleted, *view.local.sealed_segments) if _may_pin(view) else ()
     wanted = tuple(
         subject
         for subject in subjects
-        if subject.base_offset not in whole
-        and (subject.base_offset, subject.next_base_offset) not in view.refused
+        if (subject.base_offset, subject.next_base_offset) not in view.refused
+        and not _is_pinned(subject, whole, view.local.log_dir)
         and not _is_remote(view, lineage, subject)
     )
     return PinPlan(
         drop=(
             *(Unpin(pin=pin, reason=DropReason.TRUNCATED) for pin in cut_off),
-            *(Unpin(pin=pin, reason=DropReason.REMOTE) for pin in remote if view.is_sure),
+            *(Unpin(pin=pin, reason=DropReason.REMOTE) for pin in remote),
+            *(Unpin(pin=pin, reason=DropReason.REPLACED) for pin in replaced),
         ),
         pin=wanted,
         is_settled=not wanted and view.segments_at is not None,
     )
 
 
-def is_cut_off(pin: Pin, local: LocalPartition, *, merges: bool = False) -> bool:
-    """Return whether the partition's history no longer has what the pin holds.
+def cut_off_pins(pins: Sequence[Pin], local: LocalPartition, *, is_compacted: bool = False) -> tuple[Pin, ...]:
+    """Return those of ``pins``, which ascend, that hold what the partition's history has no more, or a file that is no longer
+    what was pinned.
 
-    A truncation makes the segment that it falls into the active one, so that an active segment at or below the pin shows
-    it; so does a sealed one of the same base with another end, but where a cleaner ``merges`` segments; so do epochs that
-    contradict.
+    A truncation makes the segment that it falls into the active one.  Its file is cut, for pins as well, and grows again.
+    Above it the broker deletes files, which pins keep: they are of this history still, unless its epochs contradict.  A replica
+    that lost its disk shows the same, an active segment below its pins, but the leader whose log it fetches may have deleted
+    what they hold: so a position alone contradicts only where a pin has no epochs.  Of a compacted partition all that follows
+    goes as well, since nothing is pinned again below what is.
     """
-    if local.segments[-1].base_offset <= pin.base_offset:
-        return True
+    found = [_is_cut_off(pin, local, merges=is_compacted) for pin in pins]
+    if is_compacted and True in found:
+        first = found.index(True)
+        return tuple(pins[first:])
+    return tuple(pin for pin, is_cut_off in zip(pins, found, strict=True) if is_cut_off)
+
+
+def _is_cut_off(pin: Pin, local: LocalPartition, *, merges: bool) -> bool:
+    """Return whether the pin is cut off; a cleaner that ``merges`` segments gives one another end."""
+    active = local.segments[-1]
     twin = next((segment for segment in local.segments if segment.base_offset == pin.base_offset), None)
-    if not merges and twin is not None and twin.next_base_offset != pin.next_base_offset:
+    has_other_end = (
+        twin is not None and twin.next_base_offset != pin.next_base_offset and not (merges and twin is not active)
+    )
+    if not pin.leader_epochs:
+        return active.base_offset <= pin.base_offset or has_other_end
+    if twin is not None and has_other_end and pin.is_of(twin, local.log_dir):
         return True
+    return _contradicts(local, pin)
+
+
+def _contradicts(local: LocalPartition, pin: Pin) -> bool:
+    """Return whether the live epochs show that an offset of the pin was, or will be, written in another one.
+
+    The live file may have forgotten older epochs, and may not have fetched later ones yet: so an earlier epoch than the pin's
+    says something only where the log has the offset, a later one everywhere.
+    """
     known, live = len(pin.leader_epochs), local.leader_epochs
     following = live[known].start_offset if len(live) > known else pin.next_base_offset
-    if known == 0 or (live[:known] == pin.leader_epochs and following >= pin.next_base_offset):
+    if live[:known] == pin.leader_epochs and following >= pin.next_base_offset:
+        return False  # mostly so
+    then, now = Lineage.of(pin.leader_epochs), Lineage.of(live)
+    starts = (entry.start_offset for entry in (*then.entries, *now.entries))
+    known_end = local.segments[-1].base_offset
+    for offset in {pin.base_offset, *(start for start in starts if pin.base_offset < start < pin.next_base_offset)}:
+        was, live_epoch = then.epoch_for_offset(offset), now.epoch_for_offset(offset)
+        if was is None or live_epoch is None:
+            continue
+        if live_epoch > was or (live_epoch < was and offset < known_end):
+            return True
+    return False
+
+
+def _is_pinned(segment: LocalSegment, whole: Mapping[tuple[Offset, Offset], Pin], log_dir: str) -> bool:
+    """Return whether a pin holds this very file; one in another log dir holds the same, until space is short."""
+    if segment.next_base_offset is None:
         return False
-    before = Lineage.of(pin.leader_epochs)
-    now = before.extended_by(live)
-    covered = (pin.base_offset, pin.next_base_offset)
-    return now.entries_in_range(*covered) != before.entries_in_range(*covered)
+    pin = whole.get((segment.base_offset, segment.next_base_offset))
+    return pin is not None and (pin.log_dir != log_dir or pin.is_of(segment, log_dir))
+
+
+def _replaced(pins: Sequence[Pin], local: LocalPartition) -> list[Pin]:
+    """Return pins of files that the broker has no more, of which it has every offset in files that are pinned whole: a log
+    that was built anew has rolled elsewhere."""
+    files = {(one.base_offset, one.next_base_offset): one for one in local.sealed_segments}
+    here = [pin for pin in pins if pin.log_dir == local.log_dir]
+    live = [
+        pin
+        for pin in here
+        if pin.is_whole
+        and (file := files.get((pin.base_offset, pin.next_base_offset))) is not None
+        and pin.is_of(file, local.log_dir)
+    ]
+    return [pin for pin in here if pin not in live and _cover(live, pin)]
+
+
+def _cover(pins: Sequence[Pin], other: Pin) -> bool:
+    offset = other.base_offset
+    for pin in pins:
+        if pin.base_offset <= offset < pin.next_base_offset:
+            offset = pin.next_base_offset
+    return offset >= other.next_base_offset
 
 
 def is_remote(lineage: Lineage, segments_at: SegmentsAt, segment: LocalSegment, *, from_offset: int = 0) -> bool:

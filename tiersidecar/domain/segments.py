@@ -128,7 +128,8 @@ class LocalSegment:
     offset is ``next_base_offset - 1`` even if its last record is lower (T-19).  ``pinned`` says that the files are links of
     ours, whose names begin with ``file_prefix``; ``file_suffix`` is ``.deleted`` while the broker has renamed the files and
     not removed them yet (docs/design/0004-pins.md).  ``max_timestamp_ms`` is the last of its time index, -1 where its records
-    have no time or the index could not be read.
+    have no time or the index could not be read.  ``inode`` is the .log's, 0 where it is no file of a log dir: a pin has the one
+    of the broker's file for as long as that is there.
     """
 
     directory: str
@@ -140,6 +141,7 @@ class LocalSegment:
     pinned: bool = False
     file_prefix: str = ""
     file_suffix: str = ""
+    inode: int = 0
 
     @property
     def log_path(self) -> str:
@@ -260,6 +262,10 @@ class Pin:
         """Return the size of the .log."""
         return self.segment.size_bytes
 
+    def is_of(self, segment: LocalSegment, log_dir: str) -> bool:
+        """Return whether ``segment``, in the broker's directory in ``log_dir``, is the very file that is pinned."""
+        return self.log_dir == log_dir and self.segment.inode == segment.inode
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureLook:
@@ -288,6 +294,7 @@ class DropReason(StrEnum):
     TRUNCATED = "truncated"
     BELOW_LOG_START = "below_log_start"
     MOVED = "moved"
+    REPLACED = "replaced"
     TOPIC_GONE = "topic_gone"
     PARTITION_GONE = "partition_gone"
     PINS_MAX_BYTES = "pins_max_bytes"

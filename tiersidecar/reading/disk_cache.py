@@ -274,6 +274,17 @@ class DiskCache:
         while self._marked and self._marked[0][0] <= removable_since_s:
             await self._blocking.run(self._files.remove_marked, self._marked.popleft()[1])
 
+    async def finish(self) -> None:
+        """Remove what was dropped or forgotten, at once: nobody reads any more, and what was erased must not stay until the
+        next start.  A disk that fails is complained of."""
+        try:
+            while self._forgotten:
+                await self._drop(self._forgotten.popitem()[1])
+            while self._marked:
+                await self._blocking.run(self._files.remove_marked, self._marked.popleft()[1])
+        except OSError as error:
+            self._complain("read.cache.tidy.failed", error)
+
     async def list_files(self) -> dict[str, int]:
         """Prepare the directory; return the sizes of its files by name, least recently used first."""
         return await self._blocking.run(self._files.open)
@@ -313,7 +324,7 @@ class DiskCache:
 
 @asynccontextmanager
 async def keeping_tidy(cache: DiskCache) -> AsyncIterator[None]:
-    """Tidy ``cache`` in the background while the context lasts."""
+    """Tidy ``cache`` in the background while the context lasts, and once more at its end."""
     tidying = asyncio.create_task(cache.run(), name="tidy read cache")
     try:
         yield
@@ -321,3 +332,4 @@ async def keeping_tidy(cache: DiskCache) -> AsyncIterator[None]:
         tidying.cancel()
         with suppress(asyncio.CancelledError):
             await tidying
+        await cache.finish()

@@ -182,7 +182,7 @@ class FollowTask:
         objects, it is as it was."""
         note = self._note(partition.view.topic_id_partition)
         if note.shape is None or not _are_same(note.shape.of, (partition, local, note.deleted)):
-            ends = (local.segments[0].base_offset, local.segments[-1].base_offset)
+            ends = tuple((one.base_offset, one.inode) for one in (local.segments[0], local.segments[-1]))
             hands = (partition.role, partition.view.leader_epoch, partition.policy)
             deleted = tuple(segment.base_offset for segment in self._deleted(partition))
             of = (partition, local, note.deleted)

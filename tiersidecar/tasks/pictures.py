@@ -16,7 +16,7 @@ from tiersidecar.decide.picture import (
     may_lack_tombstones,
     reason_missed,
 )
-from tiersidecar.decide.pin import is_cut_off, is_remote
+from tiersidecar.decide.pin import cut_off_pins, is_remote
 from tiersidecar.decide.topics import CleanerSettings, PartitionRole, TieredPartition
 from tiersidecar.domain.errors import CleanedBeforePinnedError, PinError, SegmentChangedError
 from tiersidecar.domain.ids import TopicIdPartition
@@ -117,7 +117,7 @@ class Pictures:
             local=local,
             pins=pins,
             remote=tuple(pin for pin in pins if is_remote(lineage, segments_at, pin.segment)),
-            cut_off=tuple(pin for pin in pins if is_cut_off(pin, local, merges=True)),
+            cut_off=cut_off_pins(pins, local, is_compacted=True),
             remote_end=Offset(copied + 1),
             high_watermark=high_watermark,
             refused=self._table.pins.refused_of(topic_id_partition),

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.pins import local_partition, pin_of
 from tests.support.segments import FINISHED, local_segments, remote_segment
-from tiersidecar.decide.pin import PinView, decide_pin, is_cut_off, is_remote, without_remote_pins
+from tiersidecar.decide.pin import PinView, cut_off_pins, decide_pin, is_remote, without_remote_pins
 from tiersidecar.domain.offsets import Lineage
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.segments import Pin, RemoteLogSegmentMetadata
@@ -77,6 +77,21 @@ def view(
             id="what another history copied does not count",
         ),
         pytest.param(view(0, 50, 100, pins=[pin_of(0, 50)]), 999, [50], id="what is pinned stays as it is"),
+        pytest.param(
+            view(0, 50, pins=[pin_of(0, 50, inode=7)]),
+            999,
+            [0],
+            id="another file of its offsets is pinned in its place",
+        ),
+        pytest.param(
+            view(0, 60, pins=[pin_of(0, 50, inode=7)]), 999, [0], id="and one that a new log has rolled elsewhere"
+        ),
+        pytest.param(
+            view(0, 50, pins=[pin_of(0, 50, log_dir="/other", inode=7)]),
+            999,
+            [],
+            id="a partition that has moved is pinned where it was",
+        ),
         pytest.param(
             view(0, 50, 100, pins=[pin_of(0, 50, is_whole=False)]),
             999,
@@ -153,11 +168,73 @@ def test_what_is_pinned(given: PinView, high_watermark: int, expected: list[int]
         pytest.param(
             view(0, 50, pins=[pin_of(50, 100)]), [(50, "truncated")], id="the active segment begins where it does"
         ),
-        pytest.param(view(30, pins=[pin_of(50, 100)]), [(50, "truncated")], id="the active segment begins below it"),
         pytest.param(
             view(50, 90, 150, pins=[pin_of(50, 100)]),
             [(50, "truncated")],
-            id="the same base was rolled elsewhere since",
+            id="the same file was rolled elsewhere since",
+        ),
+        pytest.param(
+            view(30, pins=[pin_of(50, 100)]), [], id="the active segment begins below it: it is of this history yet"
+        ),
+        pytest.param(
+            view(30, pins=[pin_of(50, 100, epochs=())]),
+            [(50, "truncated")],
+            id="below one of no known epochs: there is no other sign",
+        ),
+        pytest.param(
+            view(0, epochs=[], pins=[pin_of(50, 100, inode=7)]),
+            [],
+            id="simulation, losses seed 70021: a log that begins anew contradicts nothing",
+        ),
+        pytest.param(
+            view(50, epochs=[], pins=[pin_of(50, 100, inode=7)]),
+            [],
+            id="where it begins at the pin's own base, in another file",
+        ),
+        pytest.param(
+            view(0, epochs=[(0, 0)], pins=[pin_of(50, 100, epochs=[(0, 0), (3, 50)], inode=7)]),
+            [],
+            id="an epoch that the new log has not fetched yet",
+        ),
+        pytest.param(
+            view(0, 60, epochs=[(0, 0)], pins=[pin_of(50, 100, epochs=[(0, 0), (3, 50)], inode=7)]),
+            [(50, "truncated")],
+            id="an epoch that the new log would have by now",
+        ),
+        pytest.param(
+            view(0, 50, epochs=[(0, 0), (4, 60)], pins=[pin_of(60, 100, epochs=[(0, 0), (3, 60)], inode=7)]),
+            [(60, "truncated")],
+            id="a later epoch began below it, whether it has a record or none",
+        ),
+        pytest.param(
+            view(50, 100, pins=[pin_of(50, 100, inode=7)]),
+            [],
+            id="another file of the same offsets takes its place, which is no drop",
+        ),
+        pytest.param(
+            view(50, 120, pins=[pin_of(50, 100, inode=7)]),
+            [],
+            id="rolled elsewhere anew: it stays until the new file is pinned",
+        ),
+        pytest.param(
+            view(50, 120, pins=[pin_of(50, 100, inode=7), pin_of(50, 120)]),
+            [(50, "replaced")],
+            id="and goes then",
+        ),
+        pytest.param(
+            view(50, 80, 120, pins=[pin_of(50, 80), pin_of(50, 100, inode=7), pin_of(80, 120)]),
+            [(50, "replaced")],
+            id="two files hold what one did",
+        ),
+        pytest.param(
+            view(50, 80, 120, pins=[pin_of(50, 100, inode=7), pin_of(80, 120)]),
+            [],
+            id="one of the two is not pinned yet",
+        ),
+        pytest.param(
+            view(50, 120, pins=[pin_of(50, 100, log_dir="/other", inode=7), pin_of(50, 120)]),
+            [],
+            id="one in the log dir that the partition has left stays",
         ),
         pytest.param(
             view(70, 120, pins=[pin_of(50, 100)]), [], id="rebuilt from a leader's log start within it: it stays"
@@ -184,10 +261,18 @@ def test_settled_means_nothing_to_do_until_something_changes(given: PinView, exp
 
 def test_a_pin_and_its_twin_agree() -> None:
     local = local_partition(local_segments(0, 50, 100))
-    assert not is_cut_off(pin_of(0, 50), local)
-    assert is_cut_off(pin_of(0, 40), local)
-    assert not is_cut_off(pin_of(0, 40), local, merges=True), "a cleaner has merged it with what followed"
-    assert is_cut_off(pin_of(100, 140), local, merges=True), "no cleaner merges into the active segment"
+    whole, short, beyond = pin_of(0, 50), pin_of(0, 40), pin_of(100, 140)
+    assert cut_off_pins([whole], local) == ()
+    assert cut_off_pins([short], local) == (short,)
+    assert cut_off_pins([short], local, is_compacted=True) == (), "a cleaner has merged it with what followed"
+    assert cut_off_pins([beyond], local, is_compacted=True) == (beyond,), "no cleaner merges into the active segment"
+
+
+def test_of_a_compacted_partition_nothing_stays_above_what_was_cut_off() -> None:
+    """Nothing would be pinned again below it."""
+    local, pins = local_partition(local_segments(0, 50)), (pin_of(0, 50), pin_of(50, 100), pin_of(100, 150))
+    assert cut_off_pins(pins, local) == pins[1:2]
+    assert cut_off_pins(pins, local, is_compacted=True) == pins[1:]
 
 
 def test_a_copy_that_is_not_finished_counts_for_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Limits that workers share hold for all of them together, though each decides alone (issue 19)."""
+"""Limits that workers share hold for all of them together, though each decides alone."""
 
 from __future__ import annotations
 

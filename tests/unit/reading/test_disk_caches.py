@@ -122,6 +122,21 @@ async def test_over_its_bound_it_drops_what_was_not_used_longest_and_removes_it_
         assert setting.names() == files_of(setting.segments[0]) | files_of(setting.segments[2])
 
 
+async def test_at_its_end_nothing_that_was_dropped_is_left(setting: Setting) -> None:
+    """What was erased would lie there until the next start, which may never come."""
+    first, second, third = setting.segments[:3]
+    bound = CacheBound()
+    async with setting.opened(bound) as cache:
+        await cache.read_index_files(first)
+        bound.max_bytes = sum(setting.directory.joinpath(name).stat().st_size for name in files_of(first)) + 100
+        await cache.read_index_files(second)
+        cache.discard(second.remote_log_segment_id)
+        await cache.read_index_files(third)
+        assert files_of(second) < setting.names(), "forgotten, and not removed yet"
+        assert any(name.endswith(".deleted") for name in setting.names()), "dropped, and not removed yet"
+    assert setting.names() == files_of(third)
+
+
 async def test_what_is_idle_for_too_long_goes(setting: Setting) -> None:
     """S-125: and -1 keeps it for ever."""
     async with setting.opened() as cache:

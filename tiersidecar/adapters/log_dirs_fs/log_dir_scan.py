@@ -155,6 +155,7 @@ def _list_deleted(directory: str, names: Sequence[str], first_base_offset: Offse
                 size_bytes=status.st_size,
                 modified_ms=_modified_ms(status),
                 file_suffix=DELETED_SUFFIX,
+                inode=status.st_ino,
             )
 
 
@@ -164,10 +165,11 @@ def _sealed_segment(
     """Return ``known`` where the file is as it was then."""
     path = f"{directory}/{base_offset:020d}"
     status = os.stat(f"{path}.log")  # noqa: PTH116 - of each segment at start
-    now = (directory, next_base_offset, status.st_size, _modified_ms(status), "")
+    now = (directory, next_base_offset, status.st_ino, status.st_size, _modified_ms(status), "")
     if known is not None and now == (
         known.directory,
         known.next_base_offset,
+        known.inode,
         known.size_bytes,
         known.modified_ms,
         known.file_suffix,
@@ -180,6 +182,7 @@ def _sealed_segment(
         size_bytes=status.st_size,
         modified_ms=_modified_ms(status),
         max_timestamp_ms=read_max_timestamp_ms(f"{path}.timeindex"),
+        inode=status.st_ino,
     )
 
 
@@ -196,6 +199,7 @@ def _active_segment(directory: str, base_offset: Offset, status: os.stat_result)
         next_base_offset=None,
         size_bytes=_written_bytes(status),
         modified_ms=_modified_ms(status),
+        inode=status.st_ino,
     )
 
 

@@ -34,6 +34,8 @@ from tiersidecar.ports.failpoints import NO_FAILPOINTS, BlockingFailpoints
 
 PIN_PREFIX = "tiersidecar-pin."
 PROBE_NAME = f"{PIN_PREFIX}probe"
+_REPLACEMENT = "replacement"
+"""In a pin's file names: the link to a .log that is to take the place of another one's."""
 _NAME = re.compile(
     r"tiersidecar-pin\.(?P<topic_id>[A-Za-z0-9_-]{22})\.(?P<partition>0|[1-9][0-9]{0,9})"
     r"\.(?P<base>[0-9]{20})-(?P<following>[0-9]{20})\.(?P<file>[^/]+)"
@@ -109,7 +111,8 @@ def parse_pin_file(name: str) -> tuple[PinName, str] | None:
         base_offset=Offset(int(match["base"])),
         next_base_offset=Offset(int(match["following"])),
     )
-    known = pin.base_offset < pin.next_base_offset and match["file"] in pin.all_names and name.startswith(pin.prefix)
+    names = (*pin.all_names, _REPLACEMENT)
+    known = pin.base_offset < pin.next_base_offset and match["file"] in names and name.startswith(pin.prefix)
     return (pin, match["file"]) if known else None
 
 
@@ -224,16 +227,17 @@ class PinDirectory:
         return tuple(pins)
 
     def make(self, name: PinName, segment: LocalSegment, leader_epochs: Sequence[EpochEntry]) -> Pin:
-        """Link what exists of ``segment`` and is not linked yet.
+        """Link what exists of ``segment`` and is not linked yet.  Where another file was pinned, its link stays until the new
+        one is there.
 
         Raises:
             SegmentChangedError: of a deleted segment it is not certain where it ended.
-            FileNotFoundError: the broker has deleted or renamed the .log before it was linked; nothing of the pin is left.
+            FileNotFoundError: the broker has deleted or renamed the .log before it was linked; nothing of a new pin is left.
             OSError: a link cannot be made.
         """
         log_path = self._path(name, name.log_name)
         if os.path.exists(log_path) and _are_different(log_path, segment.log_path):  # noqa: PTH110 - a text path
-            self.remove(name)
+            self._replace_log(name, segment, leader_epochs)
         try:
             self._write_epochs(name, segment, leader_epochs)
             for companion in name.companion_names:
@@ -280,10 +284,7 @@ class PinDirectory:
         Raises:
             OSError: one cannot be removed.
         """
-        for file in reversed(name.all_names):
-            with suppress(FileNotFoundError):
-                os.unlink(self._path(name, file))  # noqa: PTH108 - a text path
-                self._failpoints.reach_blocking("unpin.half")
+        self._unlink(name, (*reversed(name.all_names), _REPLACEMENT))
 
     def _path(self, name: PinName, file: str) -> str:
         return f"{self.path}/{name.prefix}{file}"
@@ -291,6 +292,25 @@ class PinDirectory:
     def _link_once(self, source: str, target: str) -> None:
         if not os.path.exists(target):  # noqa: PTH110 - a text path
             self._link(source, target)
+
+    def _replace_log(self, name: PinName, segment: LocalSegment, leader_epochs: Sequence[EpochEntry]) -> None:
+        """Put the link to ``segment``'s .log in the place of the other one, and its epochs behind those that only the pin knows
+        yet; companions are to be linked anew."""
+        replacement = self._path(name, _REPLACEMENT)
+        entries = epochs_below_end(name, segment, leader_epochs)
+        known = Lineage.of(self._read_epochs(name)).extended_by(entries).entries
+        Path(replacement).unlink(missing_ok=True)  # it may be a link to a third file
+        Path(replacement).write_bytes(write_leader_epochs(known))
+        Path(replacement).replace(self._path(name, LEADER_EPOCH_CHECKPOINT))
+        self._link(segment.log_path, replacement)
+        self._unlink(name, (name.earlier_snapshot_name, *name.companion_names))
+        Path(replacement).replace(self._path(name, name.log_name))
+
+    def _unlink(self, name: PinName, files: Sequence[str]) -> None:
+        for file in files:
+            with suppress(FileNotFoundError):
+                os.unlink(self._path(name, file))  # noqa: PTH108 - a text path
+                self._failpoints.reach_blocking("unpin.half")
 
     def _write_epochs(self, name: PinName, segment: LocalSegment, leader_epochs: Sequence[EpochEntry]) -> None:
         path = self._path(name, LEADER_EPOCH_CHECKPOINT)
@@ -310,6 +330,7 @@ class PinDirectory:
             max_timestamp_ms=read_max_timestamp_ms(self._path(name, name.time_index_name)),
             pinned=True,
             file_prefix=name.prefix,
+            inode=status.st_ino,
         )
         return Pin(
             owner=name.owner,

@@ -19,8 +19,13 @@ def copy_log_dir(directory: Path, names: Sequence[str] = ("plain-0", "transactio
     for name in ("meta.properties", "replication-offset-checkpoint"):
         shutil.copy(CLEAN_LOG_DIR / name, log_dir)
     for name in names:
-        shutil.copytree(CLEAN_LOG_DIR / name, log_dir / name)
+        copy_partition(log_dir, name)
     return log_dir
+
+
+def copy_partition(log_dir: Path, name: str) -> None:
+    """Make the partition directory ``name``, of files that were never there before."""
+    shutil.copytree(CLEAN_LOG_DIR / name, log_dir / name)
 
 
 def read_partition(log_dir: Path, name: str = "plain-0") -> LocalPartition:

@@ -190,6 +190,42 @@ def test_another_file_of_the_same_offsets_is_pinned_anew(pins: PinDirectory, loc
     assert pin.leader_epochs == FIRST_EPOCH
 
 
+def test_a_pin_of_another_file_stays_when_the_broker_deletes_while_it_is_replaced(
+    pins: PinDirectory, local: LocalPartition
+) -> None:
+    """Of a replica that was built anew: both files hold the same, and the old one may be the only copy."""
+    segment = local.segments[0]
+    pin = pins.make(name_of(local, segment), segment, local.leader_epochs)
+    log = Path(segment.log_path)
+    data = log.read_bytes()
+    log.unlink()
+    log.write_bytes(data)
+
+    def link(source: str, target: str) -> None:
+        log.unlink()
+        os.link(source, target)
+
+    gone_when_linked = PinDirectory(pins.path, log_dir=local.log_dir, link=link)
+    with pytest.raises(FileNotFoundError):
+        gone_when_linked.make(name_of(local, segment), segment, local.leader_epochs)
+    assert pins.read(pins.list_names().whole) == (pin,)
+
+
+def test_a_file_that_takes_anothers_place_has_the_epochs_that_only_the_pin_knows(
+    pins: PinDirectory, local: LocalPartition
+) -> None:
+    segment = local.segments[1]
+    older = [EpochEntry(LeaderEpoch(e), Offset(o)) for e, o in ((0, 0), (2, 10))]
+    pins.make(name_of(local, segment), segment, older)
+    log = Path(segment.log_path)
+    data = log.read_bytes()
+    log.unlink()
+    log.write_bytes(data)
+    pin = pins.make(name_of(local, segment), segment, [EpochEntry(LeaderEpoch(2), Offset(20))])
+    assert pin.segment.inode == log.stat().st_ino
+    assert pin.leader_epochs == tuple(older)
+
+
 def test_a_disk_that_fails_leaves_nothing(tmp_path: Path, local: LocalPartition, log_dir: Path) -> None:
     calls = 0
 
