@@ -5,6 +5,7 @@ Followers decide as leaders do: the next leader must be able to copy what the la
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -69,12 +70,14 @@ class PinPlan:
 def decide_pin(view: PinView) -> PinPlan:
     """Return the plan for one partition, before its high watermark is asked for."""
     cut_off = cut_off_pins(view.pins, view.local)
-    kept = tuple(pin for pin in view.pins if pin not in cut_off)
+    gone = set(map(_offsets, cut_off))
+    kept = tuple(pin for pin in view.pins if _offsets(pin) not in gone)
     live = view.epochs.extended_by(view.local.leader_epochs)
     lineage = Lineage(epochs_with_pins(live.entries, kept))
     remote = [pin for pin in kept if _is_remote(view, lineage, pin.segment)] if view.is_sure else []
-    replaced = [pin for pin in _replaced(kept, view.local) if pin not in remote]
-    whole = {(pin.base_offset, pin.next_base_offset): pin for pin in kept if pin.is_whole}
+    gone.update(map(_offsets, remote))
+    replaced = [pin for pin in _replaced(kept, view.local) if _offsets(pin) not in gone]
+    whole = {_offsets(pin): pin for pin in kept if pin.is_whole}
     subjects = (*view.deleted, *view.local.sealed_segments) if _may_pin(view) else ()
     wanted = tuple(
         subject
@@ -104,17 +107,18 @@ def cut_off_pins(pins: Sequence[Pin], local: LocalPartition, *, is_compacted: bo
     what they hold: so a position alone contradicts only where a pin has no epochs.  Of a compacted partition all that follows
     goes as well, since nothing is pinned again below what is.
     """
-    found = [_is_cut_off(pin, local, merges=is_compacted) for pin in pins]
+    by_base = {segment.base_offset: segment for segment in local.segments}
+    found = [_is_cut_off(pin, by_base.get(pin.base_offset), local, merges=is_compacted) for pin in pins]
     if is_compacted and True in found:
         first = found.index(True)
         return tuple(pins[first:])
     return tuple(pin for pin, is_cut_off in zip(pins, found, strict=True) if is_cut_off)
 
 
-def _is_cut_off(pin: Pin, local: LocalPartition, *, merges: bool) -> bool:
-    """Return whether the pin is cut off; a cleaner that ``merges`` segments gives one another end."""
+def _is_cut_off(pin: Pin, twin: LocalSegment | None, local: LocalPartition, *, merges: bool) -> bool:
+    """Return whether the pin is cut off; ``twin`` is the broker's segment of its base offset.  A cleaner that ``merges``
+    segments gives one another end."""
     active = local.segments[-1]
-    twin = next((segment for segment in local.segments if segment.base_offset == pin.base_offset), None)
     has_other_end = (
         twin is not None and twin.next_base_offset != pin.next_base_offset and not (merges and twin is not active)
     )
@@ -158,24 +162,31 @@ def _is_pinned(segment: LocalSegment, whole: Mapping[tuple[Offset, Offset], Pin]
 def _replaced(pins: Sequence[Pin], local: LocalPartition) -> list[Pin]:
     """Return pins of files that the broker has no more, of which it has every offset in files that are pinned whole: a log
     that was built anew has rolled elsewhere."""
-    files = {(one.base_offset, one.next_base_offset): one for one in local.sealed_segments}
     here = [pin for pin in pins if pin.log_dir == local.log_dir]
+    whole = {_offsets(pin): pin for pin in here if pin.is_whole}
     live = [
-        pin
-        for pin in here
-        if pin.is_whole
-        and (file := files.get((pin.base_offset, pin.next_base_offset))) is not None
-        and pin.is_of(file, local.log_dir)
+        (segment.base_offset, segment.next_base_offset)
+        for segment in local.sealed_segments
+        if segment.next_base_offset is not None and _is_pinned(segment, whole, local.log_dir)
     ]
-    return [pin for pin in here if pin not in live and _cover(live, pin)]
+    if len(live) == len(here):  # mostly so
+        return []
+    runs: list[tuple[Offset, Offset]] = []
+    for base, following in live:
+        begin = runs.pop()[0] if runs and runs[-1][1] == base else base
+        runs.append((begin, following))
+    known = set(live)
+    return [pin for pin in here if _offsets(pin) not in known and _is_covered(pin, runs)]
 
 
-def _cover(pins: Sequence[Pin], other: Pin) -> bool:
-    offset = other.base_offset
-    for pin in pins:
-        if pin.base_offset <= offset < pin.next_base_offset:
-            offset = pin.next_base_offset
-    return offset >= other.next_base_offset
+def _is_covered(pin: Pin, runs: Sequence[tuple[Offset, Offset]]) -> bool:
+    """Return whether one of ``runs``, which ascend, has all of the pin's offsets."""
+    number = bisect_right(runs, pin.base_offset, key=lambda run: run[0]) - 1
+    return number >= 0 and pin.next_base_offset <= runs[number][1]
+
+
+def _offsets(pin: Pin) -> tuple[Offset, Offset]:
+    return pin.base_offset, pin.next_base_offset
 
 
 def is_remote(lineage: Lineage, segments_at: SegmentsAt, segment: LocalSegment, *, from_offset: int = 0) -> bool:
