@@ -77,13 +77,13 @@ def decide_pin(view: PinView) -> PinPlan:
     remote = [pin for pin in kept if _is_remote(view, lineage, pin.segment)] if view.is_sure else []
     gone.update(map(_offsets, remote))
     replaced = [pin for pin in _replaced(kept, view.local) if _offsets(pin) not in gone]
-    whole = {_offsets(pin): pin for pin in kept if pin.is_whole}
+    whole = _whole(kept)
     subjects = (*view.deleted, *view.local.sealed_segments) if _may_pin(view) else ()
     wanted = tuple(
         subject
         for subject in subjects
         if (subject.base_offset, subject.next_base_offset) not in view.refused
-        and not _is_pinned(subject, whole, view.local.log_dir)
+        and _pin_of(subject, whole, view.local.log_dir) is None
         and not _is_remote(view, lineage, subject)
     )
     return PinPlan(
@@ -151,24 +151,26 @@ def _contradicts(local: LocalPartition, pin: Pin) -> bool:
     return False
 
 
-def _is_pinned(segment: LocalSegment, whole: Mapping[tuple[Offset, Offset], Pin], log_dir: str) -> bool:
-    """Return whether a pin holds this very file; one in another log dir holds the same, until space is short."""
-    if segment.next_base_offset is None:
-        return False
+_ByOffsets = Mapping[tuple[Offset, Offset | None], Pin]
+
+
+def _whole(pins: Iterable[Pin]) -> _ByOffsets:
+    return {_offsets(pin): pin for pin in pins if pin.is_whole}
+
+
+def _pin_of(segment: LocalSegment, whole: _ByOffsets, log_dir: str) -> Pin | None:
+    """Return the pin that holds this very file; one in another log dir holds the same, until space is short."""
     pin = whole.get((segment.base_offset, segment.next_base_offset))
-    return pin is not None and (pin.log_dir != log_dir or pin.is_of(segment, log_dir))
+    return pin if pin is not None and (pin.log_dir != log_dir or pin.is_of(segment, log_dir)) else None
 
 
 def _replaced(pins: Sequence[Pin], local: LocalPartition) -> list[Pin]:
     """Return pins of files that the broker has no more, of which it has every offset in files that are pinned whole: a log
     that was built anew has rolled elsewhere."""
     here = [pin for pin in pins if pin.log_dir == local.log_dir]
-    whole = {_offsets(pin): pin for pin in here if pin.is_whole}
-    live = [
-        (segment.base_offset, segment.next_base_offset)
-        for segment in local.sealed_segments
-        if segment.next_base_offset is not None and _is_pinned(segment, whole, local.log_dir)
-    ]
+    whole = _whole(here)
+    found = (_pin_of(segment, whole, local.log_dir) for segment in local.sealed_segments)
+    live = [_offsets(pin) for pin in found if pin is not None]
     if len(live) == len(here):  # mostly so
         return []
     runs: list[tuple[Offset, Offset]] = []

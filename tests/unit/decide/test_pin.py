@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -182,6 +182,19 @@ def test_what_is_pinned(given: PinView, high_watermark: int, expected: list[int]
             id="below one of no known epochs: there is no other sign",
         ),
         pytest.param(
+            view(200, epochs=[(3, 70)], pins=[pin_of(60, 100, epochs=[(0, 0), (3, 60)])]),
+            [],
+            id="the pin's own epoch, which a moved log start has raised within it",
+        ),
+        pytest.param(
+            view(200, epochs=[(4, 70)], pins=[pin_of(50, 100)]),
+            [(50, "truncated")],
+            id="a later epoch from its middle on, with the older ones dropped",
+        ),
+        pytest.param(
+            view(200, epochs=[(4, 100)], pins=[pin_of(50, 100)]), [], id="a later epoch from its end on, likewise"
+        ),
+        pytest.param(
             view(0, epochs=[], pins=[pin_of(50, 100, inode=7)]),
             [],
             id="simulation, losses seed 70021: a log that begins anew contradicts nothing",
@@ -195,6 +208,11 @@ def test_what_is_pinned(given: PinView, high_watermark: int, expected: list[int]
             view(0, epochs=[(0, 0)], pins=[pin_of(50, 100, epochs=[(0, 0), (3, 50)], inode=7)]),
             [],
             id="an epoch that the new log has not fetched yet",
+        ),
+        pytest.param(
+            view(0, 50, epochs=[(0, 0)], pins=[pin_of(50, 100, epochs=[(0, 0), (3, 50)], inode=7)]),
+            [],
+            id="nor where its active segment begins there, and may be empty",
         ),
         pytest.param(
             view(0, 60, epochs=[(0, 0)], pins=[pin_of(50, 100, epochs=[(0, 0), (3, 50)], inode=7)]),
@@ -232,6 +250,16 @@ def test_what_is_pinned(given: PinView, high_watermark: int, expected: list[int]
             id="one of the two is not pinned yet",
         ),
         pytest.param(
+            view(50, 80, 100, pins=[pin_of(50, 80), pin_of(50, 100, inode=7), pin_of(80, 100)]),
+            [(50, "replaced")],
+            id="two files that end where it does",
+        ),
+        pytest.param(
+            view(50, 80, 120, pins=[pin_of(50, 80, inode=8), pin_of(50, 100, inode=7), pin_of(80, 120)]),
+            [],
+            id="one of the two is pinned as another file yet",
+        ),
+        pytest.param(
             view(50, 120, pins=[pin_of(50, 100, log_dir="/other", inode=7), pin_of(50, 120)]),
             [],
             id="one in the log dir that the partition has left stays",
@@ -243,6 +271,11 @@ def test_what_is_pinned(given: PinView, high_watermark: int, expected: list[int]
 )
 def test_what_is_dropped(given: PinView, expected: list[tuple[int, str]]) -> None:
     assert [(unpin.pin.base_offset, unpin.reason.value) for unpin in decide_pin(given).drop] == expected
+
+
+def test_no_pin_goes_because_of_a_copy_that_may_be_lost_again() -> None:
+    given = view(0, 50, pins=[pin_of(0, 50)], segments_at=remote((0, 49)))
+    assert decide_pin(replace(given, is_sure=False)).drop == ()
 
 
 @pytest.mark.parametrize(
