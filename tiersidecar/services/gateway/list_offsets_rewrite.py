@@ -143,9 +143,10 @@ class ListOffsetsRewrite(Rewrite):
                 await self._reader.bounds(view.topic_id_partition)
 
         try:
-            for key in keys:
-                await until_ready(partial(known, key), clock=self._clock, until_s=until_s)
-        except MetadataNotReadyError:
+            async with asyncio.timeout_at(until_s):
+                for key in keys:
+                    await until_ready(partial(known, key), clock=self._clock, until_s=until_s)
+        except (TimeoutError, TiersidecarError):  # the store hangs, say: the client asks again
             return False
         return True
 

@@ -7,7 +7,7 @@ are 0.3 s old.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -28,7 +28,7 @@ from tests.unit.services.gateway.test_offset_rewrites import (
     row_after,
     topics,
 )
-from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.domain.errors import MetadataNotReadyError, StoreStalledError
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.formats.wire.messages import write_message
 from tiersidecar.services.gateway import list_offsets_rewrite
@@ -111,6 +111,26 @@ async def test_one_that_does_not_become_known_in_time_is_asked_for_again(monkeyp
     monkeypatch.setattr(list_offsets_rewrite, "_NEW_WAIT_S", 0.2)
     async with world_before(nothing) as world:
         row = await listed(world, broker := Broker(world), nothing)
+        assert (row.error_code, broker.asked) == (ErrorCode.leader_not_available, 0)
+
+
+async def is_away(partition: object) -> None:
+    raise StoreStalledError(verb="fetch", key=str(partition), reason="it took longer than 15 s")
+
+
+async def hangs(partition: object) -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("bounds", [is_away, hangs])
+async def test_a_store_that_is_away_meanwhile_costs_no_client_its_connection(
+    monkeypatch: pytest.MonkeyPatch, bounds: Callable[[object], Awaitable[None]]
+) -> None:
+    """Simulation, questions seed 70042."""
+    monkeypatch.setattr(list_offsets_rewrite, "_NEW_WAIT_S", 0.2)
+    async with world_before(nothing) as world:
+        monkeypatch.setattr(world.path.reader, "bounds", bounds)
+        row = await listed(world, broker := Broker(world), becomes_known)
         assert (row.error_code, broker.asked) == (ErrorCode.leader_not_available, 0)
 
 
