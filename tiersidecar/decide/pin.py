@@ -5,8 +5,10 @@ Followers decide as leaders do: the next leader must be able to copy what the la
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
@@ -69,7 +71,7 @@ class PinPlan:
 def decide_pin(view: PinView) -> PinPlan:
     """Return the plan for one partition, before its high watermark is asked for."""
     cut_off = cut_off_pins(view.pins, view.local)
-    kept = tuple(pin for pin in view.pins if pin not in cut_off)
+    kept = tuple(pin for pin in view.pins if pin not in cut_off) if cut_off else view.pins
     live = view.epochs.extended_by(view.local.leader_epochs)
     lineage = Lineage(epochs_with_pins(live.entries, kept))
     remote = [pin for pin in kept if _is_remote(view, lineage, pin.segment)] if view.is_sure else []
@@ -104,17 +106,18 @@ def cut_off_pins(pins: Sequence[Pin], local: LocalPartition, *, is_compacted: bo
     what they hold: so a position alone contradicts only where a pin has no epochs.  Of a compacted partition all that follows
     goes as well, since nothing is pinned again below what is.
     """
-    found = [_is_cut_off(pin, local, merges=is_compacted) for pin in pins]
+    files = {segment.base_offset: segment for segment in local.segments} if pins else {}
+    found = [_is_cut_off(pin, local, files.get(pin.base_offset), merges=is_compacted) for pin in pins]
     if is_compacted and True in found:
         first = found.index(True)
         return tuple(pins[first:])
     return tuple(pin for pin, is_cut_off in zip(pins, found, strict=True) if is_cut_off)
 
 
-def _is_cut_off(pin: Pin, local: LocalPartition, *, merges: bool) -> bool:
-    """Return whether the pin is cut off; a cleaner that ``merges`` segments gives one another end."""
+def _is_cut_off(pin: Pin, local: LocalPartition, twin: LocalSegment | None, *, merges: bool) -> bool:
+    """Return whether the pin is cut off, beside the ``twin`` of its base offset; a cleaner that ``merges`` segments gives one
+    another end."""
     active = local.segments[-1]
-    twin = next((segment for segment in local.segments if segment.base_offset == pin.base_offset), None)
     has_other_end = (
         twin is not None and twin.next_base_offset != pin.next_base_offset and not (merges and twin is not active)
     )
@@ -159,22 +162,23 @@ def _replaced(pins: Sequence[Pin], local: LocalPartition) -> list[Pin]:
     """Return pins of files that the broker has no more, of which it has every offset in files that are pinned whole: a log
     that was built anew has rolled elsewhere."""
     files = {(one.base_offset, one.next_base_offset): one for one in local.sealed_segments}
-    here = [pin for pin in pins if pin.log_dir == local.log_dir]
-    live = [
-        pin
-        for pin in here
-        if pin.is_whole
-        and (file := files.get((pin.base_offset, pin.next_base_offset))) is not None
-        and pin.is_of(file, local.log_dir)
-    ]
-    return [pin for pin in here if pin not in live and _cover(live, pin)]
+    live, others = [], []
+    for pin in pins:
+        if pin.log_dir == local.log_dir:
+            file = files.get((pin.base_offset, pin.next_base_offset))
+            is_live = pin.is_whole and file is not None and pin.is_of(file, local.log_dir)
+            (live if is_live else others).append(pin)
+    return [pin for pin in others if _cover(live, pin)]
 
 
 def _cover(pins: Sequence[Pin], other: Pin) -> bool:
+    """Return whether ``pins``, of files of one directory and so ascending and apart, have every offset of ``other``."""
     offset = other.base_offset
-    for pin in pins:
-        if pin.base_offset <= offset < pin.next_base_offset:
-            offset = pin.next_base_offset
+    first = bisect_right(pins, offset, key=lambda pin: pin.base_offset) - 1
+    for pin in islice(pins, max(first, 0), None):
+        if offset >= other.next_base_offset or not pin.base_offset <= offset < pin.next_base_offset:
+            break
+        offset = pin.next_base_offset
     return offset >= other.next_base_offset
 
 

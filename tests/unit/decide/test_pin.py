@@ -314,3 +314,17 @@ def test_what_lies_below_the_offset_that_is_asked_from_need_not_be_remote() -> N
     assert not is_remote(lineage, half, segment, from_offset=49)
     assert is_remote(lineage, half, segment, from_offset=50)
     assert not is_remote(lineage, half, segment, from_offset=100), "nothing of the segment is asked about"
+
+
+def test_thousands_of_pins_are_not_compared_with_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with each takes seconds of the event loop, at each segment that is rolled in an outage."""
+
+    def refuse(one: Pin, other: object) -> bool:
+        raise AssertionError(f"{one} is compared with {other}")
+
+    monkeypatch.setattr(Pin, "__eq__", refuse)
+    beside = [pin_of(base, base + 50) for base in range(0, 500, 50)]
+    elsewhere = [pin_of(base, base + 50, inode=7) for base in range(10, 400, 50)]
+    pins = sorted([*beside, *elsewhere], key=lambda pin: pin.base_offset)
+    plan = decide_pin(view(*range(0, 550, 50), pins=pins))
+    assert [unpin.pin.base_offset for unpin in plan.drop] == [pin.base_offset for pin in elsewhere]
