@@ -101,10 +101,11 @@ def cut_off_pins(pins: Sequence[Pin], local: LocalPartition, *, is_compacted: bo
     what was pinned.
 
     A truncation makes the segment that it falls into the active one.  Its file is cut, for pins as well, and grows again.
-    Above it the broker deletes files, which pins keep: they are of this history still, unless its epochs contradict.  A replica
-    that lost its disk shows the same, an active segment below its pins, but the leader whose log it fetches may have deleted
-    what they hold: so a position alone contradicts only where a pin has no epochs.  Of a compacted partition all that follows
-    goes as well, since nothing is pinned again below what is.
+    Above it the broker deletes files, which pins keep.  A replica that lost its directory shows the same, an active segment
+    below its pins, but the leader whose log it fetches may have deleted what they hold: so a position alone contradicts only
+    a pin of this very log, which is older than what the pin's file has, and one that has no epochs.  It must: the follower
+    may never fetch the epoch that cut it off, if its leader has deleted that by then.  Of a compacted partition all that
+    follows goes as well, since nothing is pinned again below what is.
     """
     files = {segment.base_offset: segment for segment in local.segments} if pins else {}
     found = [_is_cut_off(pin, local, files.get(pin.base_offset), merges=is_compacted) for pin in pins]
@@ -121,11 +122,19 @@ def _is_cut_off(pin: Pin, local: LocalPartition, twin: LocalSegment | None, *, m
     has_other_end = (
         twin is not None and twin.next_base_offset != pin.next_base_offset and not (merges and twin is not active)
     )
+    is_below = active.base_offset <= pin.base_offset
     if not pin.leader_epochs:
-        return active.base_offset <= pin.base_offset or has_other_end
+        return is_below or has_other_end
+    if is_below and _is_of_this_log(pin, local):
+        return True
     if twin is not None and has_other_end and pin.is_of(twin, local.log_dir):
         return True
     return _contradicts(local, pin)
+
+
+def _is_of_this_log(pin: Pin, local: LocalPartition) -> bool:
+    """Return whether the pin's file was written in the directory that is there now: the broker makes it before any of them."""
+    return pin.log_dir == local.log_dir and 0 <= local.made_ms <= pin.segment.modified_ms
 
 
 def _contradicts(local: LocalPartition, pin: Pin) -> bool:
@@ -162,7 +171,8 @@ def _replaced(pins: Sequence[Pin], local: LocalPartition) -> list[Pin]:
     """Return pins of files that the broker has no more, of which it has every offset in files that are pinned whole: a log
     that was built anew has rolled elsewhere."""
     files = {(one.base_offset, one.next_base_offset): one for one in local.sealed_segments}
-    live, others = [], []
+    live: list[Pin] = []
+    others: list[Pin] = []
     for pin in pins:
         if pin.log_dir == local.log_dir:
             file = files.get((pin.base_offset, pin.next_base_offset))

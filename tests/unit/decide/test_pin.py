@@ -43,10 +43,11 @@ def view(
     policy: TopicPolicy | None = None,
     segments_at: Remote | None = Remote(),
     can_pin: bool = True,
+    made_ms: int = -1,
 ) -> PinView:
     return PinView(
         policy=policy or TopicPolicy(),
-        local=local_partition(local_segments(*bases), epochs=epochs),
+        local=local_partition(local_segments(*bases), epochs=epochs, made_ms=made_ms),
         pins=tuple(pins),
         can_pin=can_pin,
         segments_at=segments_at,
@@ -175,6 +176,21 @@ def test_what_is_pinned(given: PinView, high_watermark: int, expected: list[int]
         ),
         pytest.param(
             view(30, pins=[pin_of(50, 100)]), [], id="the active segment begins below it: it is of this history yet"
+        ),
+        pytest.param(
+            view(30, made_ms=5, pins=[pin_of(50, 100, inode=7, modified_ms=5)]),
+            [(50, "truncated")],
+            id="below one that was written in this directory: the follower may never fetch the epoch that cut it off",
+        ),
+        pytest.param(
+            view(0, made_ms=6, pins=[pin_of(50, 100, inode=7, modified_ms=5)]),
+            [],
+            id="below one that is older than the directory: the replica is built anew",
+        ),
+        pytest.param(
+            view(30, made_ms=5, pins=[pin_of(50, 100, inode=7, modified_ms=5, log_dir="/other")]),
+            [],
+            id="below one in the log dir that the partition has left",
         ),
         pytest.param(
             view(30, pins=[pin_of(50, 100, epochs=())]),
