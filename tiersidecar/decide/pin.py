@@ -73,7 +73,7 @@ def decide_pin(view: PinView) -> PinPlan:
     cut_off = cut_off_pins(view.pins, view.local)
     kept = tuple(pin for pin in view.pins if pin not in cut_off) if cut_off else view.pins
     live = view.epochs.extended_by(view.local.leader_epochs)
-    lineage = Lineage(epochs_with_pins(live.entries, kept))
+    lineage = _with_epochs_ahead(Lineage(epochs_with_pins(live.entries, kept)), kept)
     remote = [pin for pin in kept if _is_remote(view, lineage, pin.segment)] if view.is_sure else []
     replaced = [pin for pin in _replaced(kept, view.local) if pin not in remote]
     whole = {(pin.base_offset, pin.next_base_offset): pin for pin in kept if pin.is_whole}
@@ -94,6 +94,21 @@ def decide_pin(view: PinView) -> PinPlan:
         pin=wanted,
         is_settled=not wanted and view.segments_at is not None,
     )
+
+
+def _with_epochs_ahead(lineage: Lineage, pins: Sequence[Pin]) -> Lineage:
+    """Return the lineage with the later epochs that only ``pins`` have: a log that is built anew has not fetched them yet, and
+    what an earlier leader copied of their offsets would pass for theirs."""
+    if not lineage:
+        return lineage
+    last = lineage.entries[-1]
+    ahead = {
+        entry
+        for pin in pins
+        for entry in pin.leader_epochs
+        if entry.epoch > last.epoch and entry.start_offset > last.start_offset
+    }
+    return Lineage.of([*lineage.entries, *sorted(ahead)]) if ahead else lineage
 
 
 def cut_off_pins(pins: Sequence[Pin], local: LocalPartition, *, is_compacted: bool = False) -> tuple[Pin, ...]:

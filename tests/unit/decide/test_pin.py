@@ -133,6 +133,11 @@ def test_what_is_pinned(given: PinView, high_watermark: int, expected: list[int]
             id="a hole before it stays pinned",
         ),
         pytest.param(
+            view(0, pins=[pin_of(50, 100, epochs=[(0, 0), (3, 50)], inode=7)], segments_at=remote((0, 99))),
+            [],
+            id="what was copied in an epoch that was cut off, and a new log that has not fetched the later one yet",
+        ),
+        pytest.param(
             view(0, 50, pins=[pin_of(0, 50)], segments_at=None),
             [],
             id="before the replay nothing is known to be remote",
