@@ -43,6 +43,7 @@ class ReplicaFiles:
         self.directory.mkdir(parents=True)
         metadata = f"version: 0\ntopic_id: {format_uuid(self._partition.topic_id)}\n"
         (self.directory / PARTITION_METADATA).write_text(metadata)
+        self._stamp(self.directory / PARTITION_METADATA)
 
     def remove_directory(self) -> None:
         """Remove it with all that is in it."""

@@ -57,6 +57,7 @@ def local_partition(
     epochs: Iterable[tuple[int, int]] = ((0, 0),),
     topic_id_partition: TopicIdPartition = TOPIC_ID_PARTITION,
     log_dir: str = LOG_DIR,
+    made_ms: int = -1,
 ) -> LocalPartition:
     return LocalPartition(
         topic_id_partition=topic_id_partition,
@@ -64,6 +65,7 @@ def local_partition(
         directory=f"{log_dir}/{topic_id_partition}",
         segments=segments,
         leader_epochs=epochs_of(*epochs),
+        made_ms=made_ms,
     )
 
 

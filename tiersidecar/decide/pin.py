@@ -73,7 +73,7 @@ def decide_pin(view: PinView) -> PinPlan:
     gone = set(map(_offsets, cut_off))
     kept = tuple(pin for pin in view.pins if _offsets(pin) not in gone)
     live = view.epochs.extended_by(view.local.leader_epochs)
-    lineage = Lineage(epochs_with_pins(live.entries, kept))
+    lineage = _with_epochs_ahead(Lineage(epochs_with_pins(live.entries, kept)), kept)
     remote = [pin for pin in kept if _is_remote(view, lineage, pin.segment)] if view.is_sure else []
     gone.update(map(_offsets, remote))
     replaced = [pin for pin in _replaced(kept, view.local) if _offsets(pin) not in gone]
@@ -97,15 +97,31 @@ def decide_pin(view: PinView) -> PinPlan:
     )
 
 
+def _with_epochs_ahead(lineage: Lineage, pins: Sequence[Pin]) -> Lineage:
+    """Return the lineage with the later epochs that only ``pins`` have: a log that is built anew has not fetched them yet, and
+    what an earlier leader copied of their offsets would pass for theirs."""
+    if not lineage:
+        return lineage
+    last = lineage.entries[-1]
+    ahead = {
+        entry
+        for pin in pins
+        for entry in pin.leader_epochs
+        if entry.epoch > last.epoch and entry.start_offset > last.start_offset
+    }
+    return Lineage.of([*lineage.entries, *sorted(ahead)]) if ahead else lineage
+
+
 def cut_off_pins(pins: Sequence[Pin], local: LocalPartition, *, is_compacted: bool = False) -> tuple[Pin, ...]:
     """Return those of ``pins``, which ascend, that hold what the partition's history has no more, or a file that is no longer
     what was pinned.
 
     A truncation makes the segment that it falls into the active one.  Its file is cut, for pins as well, and grows again.
-    Above it the broker deletes files, which pins keep: they are of this history still, unless its epochs contradict.  A replica
-    that lost its disk shows the same, an active segment below its pins, but the leader whose log it fetches may have deleted
-    what they hold: so a position alone contradicts only where a pin has no epochs.  Of a compacted partition all that follows
-    goes as well, since nothing is pinned again below what is.
+    Above it the broker deletes files, which pins keep.  A replica that lost its directory shows the same, an active segment
+    below its pins, but the leader whose log it fetches may have deleted what they hold: so a position alone contradicts only
+    a pin of this very log, which is older than what the pin's file has, and one that has no epochs.  It must: the follower
+    may never fetch the epoch that cut it off, if its leader has deleted that by then.  Of a compacted partition all that
+    follows goes as well, since nothing is pinned again below what is.
     """
     by_base = {segment.base_offset: segment for segment in local.segments}
     found = [_is_cut_off(pin, by_base.get(pin.base_offset), local, merges=is_compacted) for pin in pins]
@@ -122,11 +138,19 @@ def _is_cut_off(pin: Pin, twin: LocalSegment | None, local: LocalPartition, *, m
     has_other_end = (
         twin is not None and twin.next_base_offset != pin.next_base_offset and not (merges and twin is not active)
     )
+    is_below = active.base_offset <= pin.base_offset
     if not pin.leader_epochs:
-        return active.base_offset <= pin.base_offset or has_other_end
+        return is_below or has_other_end
+    if is_below and _is_of_this_log(pin, local):
+        return True
     if twin is not None and has_other_end and pin.is_of(twin, local.log_dir):
         return True
     return _contradicts(local, pin)
+
+
+def _is_of_this_log(pin: Pin, local: LocalPartition) -> bool:
+    """Return whether the pin's file was written in the directory that is there now: the broker makes it before any of them."""
+    return pin.log_dir == local.log_dir and 0 <= local.made_ms <= pin.segment.modified_ms
 
 
 def _contradicts(local: LocalPartition, pin: Pin) -> bool:

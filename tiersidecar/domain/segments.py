@@ -193,6 +193,9 @@ class LocalPartition:
     deleted: tuple[LocalSegment, ...] = ()
     """Segments below the first one that the broker has renamed and not removed yet, ascending: given up by it, to be copied
     from pins at most."""
+    made_ms: int = NO_TIMESTAMP_MS
+    """When the broker made the directory, by the time of its partition.metadata, which it writes once; -1 where that is not
+    known."""
 
     @property
     def sealed_segments(self) -> tuple[LocalSegment, ...]:

@@ -43,10 +43,11 @@ def view(
     policy: TopicPolicy | None = None,
     segments_at: Remote | None = Remote(),
     can_pin: bool = True,
+    made_ms: int = -1,
 ) -> PinView:
     return PinView(
         policy=policy or TopicPolicy(),
-        local=local_partition(local_segments(*bases), epochs=epochs),
+        local=local_partition(local_segments(*bases), epochs=epochs, made_ms=made_ms),
         pins=tuple(pins),
         can_pin=can_pin,
         segments_at=segments_at,
@@ -132,6 +133,11 @@ def test_what_is_pinned(given: PinView, high_watermark: int, expected: list[int]
             id="a hole before it stays pinned",
         ),
         pytest.param(
+            view(0, pins=[pin_of(50, 100, epochs=[(0, 0), (3, 50)], inode=7)], segments_at=remote((0, 99))),
+            [],
+            id="what was copied in an epoch that was cut off, and a new log that has not fetched the later one yet",
+        ),
+        pytest.param(
             view(0, 50, pins=[pin_of(0, 50)], segments_at=None),
             [],
             id="before the replay nothing is known to be remote",
@@ -175,6 +181,21 @@ def test_what_is_pinned(given: PinView, high_watermark: int, expected: list[int]
         ),
         pytest.param(
             view(30, pins=[pin_of(50, 100)]), [], id="the active segment begins below it: it is of this history yet"
+        ),
+        pytest.param(
+            view(30, made_ms=5, pins=[pin_of(50, 100, inode=7, modified_ms=5)]),
+            [(50, "truncated")],
+            id="below one that was written in this directory: the follower may never fetch the epoch that cut it off",
+        ),
+        pytest.param(
+            view(0, made_ms=6, pins=[pin_of(50, 100, inode=7, modified_ms=5)]),
+            [],
+            id="below one that is older than the directory: the replica is built anew",
+        ),
+        pytest.param(
+            view(30, made_ms=5, pins=[pin_of(50, 100, inode=7, modified_ms=5, log_dir="/other")]),
+            [],
+            id="below one in the log dir that the partition has left",
         ),
         pytest.param(
             view(30, pins=[pin_of(50, 100, epochs=())]),
@@ -347,3 +368,17 @@ def test_what_lies_below_the_offset_that_is_asked_from_need_not_be_remote() -> N
     assert not is_remote(lineage, half, segment, from_offset=49)
     assert is_remote(lineage, half, segment, from_offset=50)
     assert not is_remote(lineage, half, segment, from_offset=100), "nothing of the segment is asked about"
+
+
+def test_thousands_of_pins_are_not_compared_with_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with each takes seconds of the event loop, at each segment that is rolled in an outage."""
+
+    def refuse(one: Pin, other: object) -> bool:
+        raise AssertionError(f"{one} is compared with {other}")
+
+    monkeypatch.setattr(Pin, "__eq__", refuse)
+    beside = [pin_of(base, base + 50) for base in range(0, 500, 50)]
+    elsewhere = [pin_of(base, base + 50, inode=7) for base in range(10, 400, 50)]
+    pins = sorted([*beside, *elsewhere], key=lambda pin: pin.base_offset)
+    plan = decide_pin(view(*range(0, 550, 50), pins=pins))
+    assert [unpin.pin.base_offset for unpin in plan.drop] == [pin.base_offset for pin in elsewhere]

@@ -97,6 +97,7 @@ def read_partition_directory(
         segments=segments,
         leader_epochs=_read_leader_epochs(directory),
         deleted=deleted,
+        made_ms=_modified_ms(os.stat(f"{directory}/{PARTITION_METADATA}")),  # noqa: PTH116 - of each partition at start
     )
 
 

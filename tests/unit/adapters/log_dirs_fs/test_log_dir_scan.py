@@ -217,3 +217,10 @@ def test_of_many_partitions_only_the_changed_one_is_listed(
     listings = Listings(monkeypatch)
     assert bases(scanner)["orders-77"] == [0, 100]
     assert listings.of == [f"{scratch.path}/orders-77"]
+
+
+def test_a_directory_was_made_when_its_topic_id_was_written(scratch: ScratchLogDir) -> None:
+    scratch.add_partition("orders-0", 0, 100)
+    os.utime(scratch.path / "orders-0" / "partition.metadata", (START_S, START_S))
+    (partition,) = scanner_of(scratch).scan().partitions
+    assert partition.made_ms == START_S * 1000
