@@ -294,6 +294,8 @@ class FilesystemPins:
                 pins += await self._blocking.run(directory.read, listing.whole[start : start + _READ_AT_ONCE])
             for name in listing.partial if sweep else ():
                 await self._blocking.run(directory.remove, name)
+            for name in listing.replaced if sweep else ():
+                await self._blocking.run(directory.forget_replacement, name)
         return pins
 
 

@@ -226,6 +226,49 @@ def test_a_file_that_takes_anothers_place_has_the_epochs_that_only_the_pin_knows
     assert pin.leader_epochs == tuple(older)
 
 
+def test_two_processes_that_replace_one_file_at_once_never_write_into_the_brokers(
+    pins: PinDirectory, local: LocalPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was frozen wakes when another has the role, at any step of it: what it writes to may be a link by now."""
+    segment = local.segments[0]
+    name, log = name_of(local, segment), Path(segment.log_path)
+    pins.make(name, segment, local.leader_epochs)
+    data = log.read_bytes()
+    log.unlink()
+    log.write_bytes(data)
+    unlink = Path.unlink
+
+    def linked_meanwhile(path: Path, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok=missing_ok)
+        if path.name.startswith(name.prefix):
+            os.link(log, path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", linked_meanwhile)
+        with pytest.raises(FileExistsError):
+            pins.make(name, segment, local.leader_epochs)
+    assert log.read_bytes() == data
+    pin = pins.make(name, segment, local.leader_epochs)
+    assert (pin.segment.inode, pin.leader_epochs) == (log.stat().st_ino, FIRST_EPOCH)
+    assert not [file for file in files(pins) if "replacement" in file]
+
+
+def test_a_link_that_was_to_take_a_pins_place_is_left_by_a_crash_until_the_next_start(
+    pins: PinDirectory, local: LocalPartition
+) -> None:
+    """It would keep the bytes of a second file for as long as the pin is there."""
+    segment = local.segments[0]
+    name = name_of(local, segment)
+    pin = pins.make(name, segment, local.leader_epochs)
+    for file in ("replacement", "replacement-epochs"):
+        os.link(local.segments[1].log_path, f"{pins.path}/{name.prefix}{file}")
+    listing = pins.list_names()
+    assert (listing.whole, listing.replaced, listing.partial) == ((name,), (name,), ())
+    pins.forget_replacement(name)
+    assert pins.list_names().replaced == ()
+    assert pins.read(listing.whole) == (pin,)
+
+
 def test_a_disk_that_fails_leaves_nothing(tmp_path: Path, local: LocalPartition, log_dir: Path) -> None:
     calls = 0
 
