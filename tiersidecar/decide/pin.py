@@ -5,6 +5,7 @@ Followers decide as leaders do: the next leader must be able to copy what the la
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -69,12 +70,14 @@ class PinPlan:
 def decide_pin(view: PinView) -> PinPlan:
     """Return the plan for one partition, before its high watermark is asked for."""
     cut_off = cut_off_pins(view.pins, view.local)
-    kept = tuple(pin for pin in view.pins if pin not in cut_off)
+    gone = {_offsets(pin) for pin in cut_off}
+    kept = tuple(pin for pin in view.pins if _offsets(pin) not in gone)
     live = view.epochs.extended_by(view.local.leader_epochs)
     lineage = Lineage(epochs_with_pins(live.entries, kept))
     remote = [pin for pin in kept if _is_remote(view, lineage, pin.segment)] if view.is_sure else []
-    replaced = [pin for pin in _replaced(kept, view.local) if pin not in remote]
-    whole = {(pin.base_offset, pin.next_base_offset): pin for pin in kept if pin.is_whole}
+    held = {_offsets(pin) for pin in remote}
+    replaced = [unpin for unpin in _replaced(kept, view.local) if _offsets(unpin.pin) not in held]
+    whole = {_offsets(pin): pin for pin in kept if pin.is_whole}
     subjects = (*view.deleted, *view.local.sealed_segments) if _may_pin(view) else ()
     wanted = tuple(
         subject
@@ -87,7 +90,7 @@ def decide_pin(view: PinView) -> PinPlan:
         drop=(
             *(Unpin(pin=pin, reason=DropReason.TRUNCATED) for pin in cut_off),
             *(Unpin(pin=pin, reason=DropReason.REMOTE) for pin in remote),
-            *(Unpin(pin=pin, reason=DropReason.REPLACED) for pin in replaced),
+            *replaced,
         ),
         pin=wanted,
         is_settled=not wanted and view.segments_at is not None,
@@ -104,17 +107,18 @@ def cut_off_pins(pins: Sequence[Pin], local: LocalPartition, *, is_compacted: bo
     what they hold: so a position alone contradicts only where a pin has no epochs.  Of a compacted partition all that follows
     goes as well, since nothing is pinned again below what is.
     """
-    found = [_is_cut_off(pin, local, merges=is_compacted) for pin in pins]
+    twins, now = {one.base_offset: one for one in local.segments}, Lineage.of(local.leader_epochs)
+    found = [_is_cut_off(pin, local, twins.get(pin.base_offset), now, merges=is_compacted) for pin in pins]
     if is_compacted and True in found:
         first = found.index(True)
         return tuple(pins[first:])
     return tuple(pin for pin, is_cut_off in zip(pins, found, strict=True) if is_cut_off)
 
 
-def _is_cut_off(pin: Pin, local: LocalPartition, *, merges: bool) -> bool:
-    """Return whether the pin is cut off; a cleaner that ``merges`` segments gives one another end."""
+def _is_cut_off(pin: Pin, local: LocalPartition, twin: LocalSegment | None, now: Lineage, *, merges: bool) -> bool:
+    """Return whether the pin is cut off; a cleaner that ``merges`` segments gives one another end.  ``twin`` is the segment of
+    its base offset, ``now`` the live epochs."""
     active = local.segments[-1]
-    twin = next((segment for segment in local.segments if segment.base_offset == pin.base_offset), None)
     has_other_end = (
         twin is not None and twin.next_base_offset != pin.next_base_offset and not (merges and twin is not active)
     )
@@ -122,29 +126,36 @@ def _is_cut_off(pin: Pin, local: LocalPartition, *, merges: bool) -> bool:
         return active.base_offset <= pin.base_offset or has_other_end
     if twin is not None and has_other_end and pin.is_of(twin, local.log_dir):
         return True
-    return _contradicts(local, pin)
+    return _contradicts(now, active.base_offset, pin)
 
 
-def _contradicts(local: LocalPartition, pin: Pin) -> bool:
+def _contradicts(now: Lineage, known_end: Offset, pin: Pin) -> bool:
     """Return whether the live epochs show that an offset of the pin was, or will be, written in another one.
 
     The live file may have forgotten older epochs, and may not have fetched later ones yet: so an earlier epoch than the pin's
-    says something only where the log has the offset, a later one everywhere.
+    says something only where the log has the offset, below ``known_end``, a later one everywhere.
     """
-    known, live = len(pin.leader_epochs), local.leader_epochs
-    following = live[known].start_offset if len(live) > known else pin.next_base_offset
-    if live[:known] == pin.leader_epochs and following >= pin.next_base_offset:
-        return False  # mostly so
-    then, now = Lineage.of(pin.leader_epochs), Lineage.of(live)
-    starts = (entry.start_offset for entry in (*then.entries, *now.entries))
-    known_end = local.segments[-1].base_offset
-    for offset in {pin.base_offset, *(start for start in starts if pin.base_offset < start < pin.next_base_offset)}:
+    last = pin.leader_epochs[-1]
+    ends = {now.epoch_for_offset(pin.base_offset), now.epoch_for_offset(pin.next_base_offset - 1)}
+    if last.start_offset <= pin.base_offset and ends == {last.epoch}:
+        return False  # mostly so, and pins may be many thousands
+    covered, then = (pin.base_offset, pin.next_base_offset), _own_epochs(pin)
+    were, are = then.entries_in_range(*covered), now.entries_in_range(*covered)
+    for offset in {pin.base_offset, *(entry.start_offset for entry in (*were, *are))}:
         was, live_epoch = then.epoch_for_offset(offset), now.epoch_for_offset(offset)
         if was is None or live_epoch is None:
             continue
         if live_epoch > was or (live_epoch < was and offset < known_end):
             return True
     return False
+
+
+def _own_epochs(pin: Pin) -> Lineage:
+    """Return the epochs from the one on that the pin's first offset is of: those before may be a thousand, of each pin."""
+    first = len(pin.leader_epochs) - 1
+    while first > 0 and pin.leader_epochs[first].start_offset > pin.base_offset:
+        first -= 1
+    return Lineage.of(pin.leader_epochs[first:])
 
 
 def _is_pinned(segment: LocalSegment, whole: Mapping[tuple[Offset, Offset], Pin], log_dir: str) -> bool:
@@ -155,19 +166,25 @@ def _is_pinned(segment: LocalSegment, whole: Mapping[tuple[Offset, Offset], Pin]
     return pin is not None and (pin.log_dir != log_dir or pin.is_of(segment, log_dir))
 
 
-def _replaced(pins: Sequence[Pin], local: LocalPartition) -> list[Pin]:
+def _replaced(pins: Sequence[Pin], local: LocalPartition) -> list[Unpin]:
     """Return pins of files that the broker has no more, of which it has every offset in files that are pinned whole: a log
-    that was built anew has rolled elsewhere."""
+    that was built anew has rolled elsewhere.  A file that is gone from the middle of a log looks the same, for the one before
+    it seems to reach over its offsets: those that are there ``instead`` have to be looked into."""
     files = {(one.base_offset, one.next_base_offset): one for one in local.sealed_segments}
-    here = [pin for pin in pins if pin.log_dir == local.log_dir]
-    live = [
-        pin
-        for pin in here
-        if pin.is_whole
-        and (file := files.get((pin.base_offset, pin.next_base_offset))) is not None
-        and pin.is_of(file, local.log_dir)
-    ]
-    return [pin for pin in here if pin not in live and _cover(live, pin)]
+    live: list[Pin] = []
+    others: list[Pin] = []
+    for pin in pins:
+        if pin.log_dir == local.log_dir:
+            file = files.get(_offsets(pin)) if pin.is_whole else None
+            (live if file is not None and pin.is_of(file, local.log_dir) else others).append(pin)
+    starts = [pin.base_offset for pin in live]  # ascending: these are the broker's segments, one behind the other
+    found = []
+    for pin in others:
+        first = max(bisect_right(starts, pin.base_offset) - 1, 0)
+        instead = tuple(live[first : bisect_left(starts, pin.next_base_offset)])
+        if _cover(instead, pin):
+            found.append(Unpin(pin=pin, reason=DropReason.REPLACED, instead=instead))
+    return found
 
 
 def _cover(pins: Sequence[Pin], other: Pin) -> bool:
@@ -176,6 +193,10 @@ def _cover(pins: Sequence[Pin], other: Pin) -> bool:
         if pin.base_offset <= offset < pin.next_base_offset:
             offset = pin.next_base_offset
     return offset >= other.next_base_offset
+
+
+def _offsets(pin: Pin) -> tuple[Offset, Offset]:
+    return pin.base_offset, pin.next_base_offset
 
 
 def is_remote(lineage: Lineage, segments_at: SegmentsAt, segment: LocalSegment, *, from_offset: int = 0) -> bool:

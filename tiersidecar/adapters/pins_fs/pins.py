@@ -187,6 +187,15 @@ class FilesystemPins:
         except OSError as error:
             raise PinError(path=pins[0].log_dir, reason=explain_os_error(error)) from error
 
+    async def hold_all(self, pins: Sequence[Pin], start: Offset, stop: Offset) -> bool:
+        """Return whether they have each offset from ``start`` on and below ``stop``."""
+        try:
+            return await self._blocking.run(first_hole, [pin.segment for pin in pins], start, stop) is None
+        except CorruptDataError:
+            return False
+        except OSError as error:
+            raise PinError(path=pins[0].log_dir, reason=explain_os_error(error)) from error
+
     async def cleaner_offset(self, local: LocalPartition) -> int | None:
         """Return up to where the broker's cleaner has cleaned; -1 where it was never there, None where that is not known."""
         try:
