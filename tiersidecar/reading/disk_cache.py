@@ -317,7 +317,8 @@ class DiskCache:
             await self._drop_forgotten(key)
 
     async def _drop_forgotten(self, key: str) -> None:
-        """Drop what was forgotten of ``key``, which is known until that is done: a call that is cancelled may not have begun."""
+        """Drop what was forgotten of ``key``, which is known until that is done: a call that is cancelled may not have
+        begun."""
         names = self._forgotten[key]
         await self._drop(names)
         if self._forgotten.get(key) is names:
