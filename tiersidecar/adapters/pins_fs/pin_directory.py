@@ -362,11 +362,16 @@ class PinDirectory:
         )
 
     def _read_epochs(self, name: PinName) -> tuple[EpochEntry, ...]:
+        """Return what is written, or what the batches have: after a power failure the file, which is not synced, may be empty
+        or away, and a pin without epochs is taken for cut off where a log begins anew below it."""
         path = self._path(name, LEADER_EPOCH_CHECKPOINT)
-        try:
-            return read_leader_epochs(Path(path).read_bytes(), where=path)
-        except (FileNotFoundError, CorruptDataError):
-            return ()  # after a power failure: it is not synced, and the live file may still do
+        with suppress(FileNotFoundError, CorruptDataError):
+            data = Path(path).read_bytes()
+            if data:
+                return read_leader_epochs(data, where=path)
+        with suppress(OSError, CorruptDataError):
+            return read_segment_epochs(self._path(name, name.log_name), name.base_offset).entries
+        return ()  # the live file may still have them
 
 
 def require_same(directory: str, before: object, after: object) -> None:

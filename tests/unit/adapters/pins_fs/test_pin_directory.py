@@ -269,6 +269,21 @@ def test_a_link_that_was_to_take_a_pins_place_is_left_by_a_crash_until_the_next_
     assert pins.read(listing.whole) == (pin,)
 
 
+@pytest.mark.parametrize("torn", [b"", b"0\n1\n"])
+def test_epochs_that_a_power_failure_has_torn_are_those_of_the_batches(
+    pins: PinDirectory, local: LocalPartition, torn: bytes
+) -> None:
+    """Without any, a log that is built anew below the pin would be taken for a truncation."""
+    segment = local.segments[1]
+    name = name_of(local, segment)
+    pins.make(name, segment, local.leader_epochs)
+    Path(f"{pins.path}/{name.prefix}leader-epoch-checkpoint").write_bytes(torn)
+    (pin,) = pins.read([name])
+    assert pin.leader_epochs == (EpochEntry(LeaderEpoch(0), Offset(35)),)
+    Path(pin.segment.log_path).write_bytes(b"x" * 100)
+    assert pins.read([name])[0].leader_epochs == (), "nothing is known then"
+
+
 def test_a_disk_that_fails_leaves_nothing(tmp_path: Path, local: LocalPartition, log_dir: Path) -> None:
     calls = 0
 
@@ -294,14 +309,6 @@ def test_removed_whole_and_again(pins: PinDirectory, local: LocalPartition) -> N
         pins.remove(name_of(local, segment))
     assert files(pins) == []
     assert all(Path(one.log_path).exists() for one in local.segments), "the broker's own stay"
-
-
-def test_epochs_cut_short_by_a_power_failure_are_unknown(pins: PinDirectory, local: LocalPartition) -> None:
-    segment = local.segments[0]
-    name = name_of(local, segment)
-    pins.make(name, segment, local.leader_epochs)
-    Path(pins.path, f"{name.prefix}leader-epoch-checkpoint").write_bytes(b"")
-    assert pins.read([name])[0].leader_epochs == ()
 
 
 def test_no_directory_is_no_pins(tmp_path: Path) -> None:
