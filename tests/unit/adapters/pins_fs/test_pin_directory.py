@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -251,6 +253,48 @@ def test_two_processes_that_replace_one_file_at_once_never_write_into_the_broker
     pin = pins.make(name, segment, local.leader_epochs)
     assert (pin.segment.inode, pin.leader_epochs) == (log.stat().st_ino, FIRST_EPOCH)
     assert not [file for file in files(pins) if "replacement" in file]
+
+
+class KilledError(BaseException):
+    """kill -9."""
+
+
+def test_killed_at_any_step_of_a_replacement_a_pin_has_its_bytes_and_epochs(
+    tmp_path: Path, local: LocalPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the broker's new file is gone after it: the old one may be the only copy."""
+    segment, steps = local.segments[0], 0
+    name, log = name_of(local, segment), Path(segment.log_path)
+    data = log.read_bytes()
+    left = -1
+    unlink, link, rename = os.unlink, os.link, os.rename
+
+    def counted(step: Callable[..., None]) -> Callable[..., None]:
+        def call(*args: object) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise KilledError
+            step(*args)
+
+        return call
+
+    while left <= 0:
+        steps += 1
+        (tmp_path / f"{steps}").mkdir()
+        pins = PinDirectory(str(tmp_path / f"{steps}"), log_dir=local.log_dir, link=counted(link))
+        pin = pins.make(name, segment, local.leader_epochs)
+        log.unlink()
+        log.write_bytes(data)
+        left = steps
+        with monkeypatch.context() as patched, suppress(KilledError):
+            patched.setattr(os, "unlink", counted(unlink))
+            patched.setattr(os, "replace", counted(rename))
+            pins.make(name, segment, local.leader_epochs)
+        (found,) = pins.read(pins.list_names().whole)
+        assert Path(found.segment.log_path).read_bytes() == log.read_bytes() == data, f"step {steps}"
+        assert found.leader_epochs == pin.leader_epochs, f"step {steps}"
+    assert steps > 10
 
 
 def test_a_link_that_was_to_take_a_pins_place_is_left_by_a_crash_until_the_next_start(
