@@ -127,6 +127,9 @@ class MemoryPins:
     async def first_hole(self, pins: Sequence[Pin], start: Offset, stop: int) -> Offset | None:
         return self.hole if self.hole is not None and start <= self.hole < stop else None
 
+    async def hold_all(self, pins: Sequence[Pin], start: Offset, stop: Offset) -> bool:
+        return await self.first_hole(pins, start, stop) is None
+
     async def cleaner_offset(self, local: LocalPartition) -> int | None:
         return self.brokers_cleaner_offset
 

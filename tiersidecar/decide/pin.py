@@ -5,7 +5,7 @@ Followers decide as leaders do: the next leader must be able to copy what the la
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -76,7 +76,7 @@ def decide_pin(view: PinView) -> PinPlan:
     lineage = _with_epochs_ahead(Lineage(epochs_with_pins(live.entries, kept)), kept)
     remote = [pin for pin in kept if _is_remote(view, lineage, pin.segment)] if view.is_sure else []
     gone.update(map(_offsets, remote))
-    replaced = [pin for pin in _replaced(kept, view.local) if _offsets(pin) not in gone]
+    replaced = [unpin for unpin in _replaced(kept, view.local) if _offsets(unpin.pin) not in gone]
     whole = _whole(kept)
     subjects = (*view.deleted, *view.local.sealed_segments) if _may_pin(view) else ()
     wanted = tuple(
@@ -90,7 +90,7 @@ def decide_pin(view: PinView) -> PinPlan:
         drop=(
             *(Unpin(pin=pin, reason=DropReason.TRUNCATED) for pin in cut_off),
             *(Unpin(pin=pin, reason=DropReason.REMOTE) for pin in remote),
-            *(Unpin(pin=pin, reason=DropReason.REPLACED) for pin in replaced),
+            *replaced,
         ),
         pin=wanted,
         is_settled=not wanted and view.segments_at is not None,
@@ -123,17 +123,17 @@ def cut_off_pins(pins: Sequence[Pin], local: LocalPartition, *, is_compacted: bo
     may never fetch the epoch that cut it off, if its leader has deleted that by then.  Of a compacted partition all that
     follows goes as well, since nothing is pinned again below what is.
     """
-    by_base = {segment.base_offset: segment for segment in local.segments}
-    found = [_is_cut_off(pin, by_base.get(pin.base_offset), local, merges=is_compacted) for pin in pins]
+    twins, now = {segment.base_offset: segment for segment in local.segments}, Lineage.of(local.leader_epochs)
+    found = [_is_cut_off(pin, local, twins.get(pin.base_offset), now, merges=is_compacted) for pin in pins]
     if is_compacted and True in found:
         first = found.index(True)
         return tuple(pins[first:])
     return tuple(pin for pin, is_cut_off in zip(pins, found, strict=True) if is_cut_off)
 
 
-def _is_cut_off(pin: Pin, twin: LocalSegment | None, local: LocalPartition, *, merges: bool) -> bool:
-    """Return whether the pin is cut off; ``twin`` is the broker's segment of its base offset.  A cleaner that ``merges``
-    segments gives one another end."""
+def _is_cut_off(pin: Pin, local: LocalPartition, twin: LocalSegment | None, now: Lineage, *, merges: bool) -> bool:
+    """Return whether the pin is cut off; a cleaner that ``merges`` segments gives one another end.  ``twin`` is the segment of
+    its base offset, ``now`` the live epochs."""
     active = local.segments[-1]
     has_other_end = (
         twin is not None and twin.next_base_offset != pin.next_base_offset and not (merges and twin is not active)
@@ -145,7 +145,7 @@ def _is_cut_off(pin: Pin, twin: LocalSegment | None, local: LocalPartition, *, m
         return True
     if twin is not None and has_other_end and pin.is_of(twin, local.log_dir):
         return True
-    return _contradicts(local, pin)
+    return _contradicts(now, active.base_offset, pin)
 
 
 def _is_of_this_log(pin: Pin, local: LocalPartition) -> bool:
@@ -153,26 +153,33 @@ def _is_of_this_log(pin: Pin, local: LocalPartition) -> bool:
     return pin.log_dir == local.log_dir and 0 <= local.made_ms <= pin.segment.modified_ms
 
 
-def _contradicts(local: LocalPartition, pin: Pin) -> bool:
+def _contradicts(now: Lineage, known_end: Offset, pin: Pin) -> bool:
     """Return whether the live epochs show that an offset of the pin was, or will be, written in another one.
 
     The live file may have forgotten older epochs, and may not have fetched later ones yet: so an earlier epoch than the pin's
-    says something only where the log has the offset, a later one everywhere.
+    says something only where the log has the offset, below ``known_end``, a later one everywhere.
     """
-    known, live = len(pin.leader_epochs), local.leader_epochs
-    following = live[known].start_offset if len(live) > known else pin.next_base_offset
-    if live[:known] == pin.leader_epochs and following >= pin.next_base_offset:
-        return False  # mostly so
-    then, now = Lineage.of(pin.leader_epochs), Lineage.of(live)
-    starts = (entry.start_offset for entry in (*then.entries, *now.entries))
-    known_end = local.segments[-1].base_offset
-    for offset in {pin.base_offset, *(start for start in starts if pin.base_offset < start < pin.next_base_offset)}:
+    last = pin.leader_epochs[-1]
+    ends = {now.epoch_for_offset(pin.base_offset), now.epoch_for_offset(pin.next_base_offset - 1)}
+    if last.start_offset <= pin.base_offset and ends == {last.epoch}:
+        return False  # mostly so, and pins may be many thousands
+    covered, then = (pin.base_offset, pin.next_base_offset), _own_epochs(pin)
+    were, are = then.entries_in_range(*covered), now.entries_in_range(*covered)
+    for offset in {pin.base_offset, *(entry.start_offset for entry in (*were, *are))}:
         was, live_epoch = then.epoch_for_offset(offset), now.epoch_for_offset(offset)
         if was is None or live_epoch is None:
             continue
         if live_epoch > was or (live_epoch < was and offset < known_end):
             return True
     return False
+
+
+def _own_epochs(pin: Pin) -> Lineage:
+    """Return the epochs from the one on that the pin's first offset is of: those before may be a thousand, of each pin."""
+    first = len(pin.leader_epochs) - 1
+    while first > 0 and pin.leader_epochs[first].start_offset > pin.base_offset:
+        first -= 1
+    return Lineage.of(pin.leader_epochs[first:])
 
 
 _ByOffsets = Mapping[tuple[Offset, Offset | None], Pin]
@@ -188,27 +195,33 @@ def _pin_of(segment: LocalSegment, whole: _ByOffsets, log_dir: str) -> Pin | Non
     return pin if pin is not None and (pin.log_dir != log_dir or pin.is_of(segment, log_dir)) else None
 
 
-def _replaced(pins: Sequence[Pin], local: LocalPartition) -> list[Pin]:
+def _replaced(pins: Sequence[Pin], local: LocalPartition) -> list[Unpin]:
     """Return pins of files that the broker has no more, of which it has every offset in files that are pinned whole: a log
-    that was built anew has rolled elsewhere."""
-    here = [pin for pin in pins if pin.log_dir == local.log_dir]
-    whole = _whole(here)
-    found = (_pin_of(segment, whole, local.log_dir) for segment in local.sealed_segments)
-    live = [_offsets(pin) for pin in found if pin is not None]
-    if len(live) == len(here):  # mostly so
-        return []
-    runs: list[tuple[Offset, Offset]] = []
-    for base, following in live:
-        begin = runs.pop()[0] if runs and runs[-1][1] == base else base
-        runs.append((begin, following))
-    known = set(live)
-    return [pin for pin in here if _offsets(pin) not in known and _is_covered(pin, runs)]
+    that was built anew has rolled elsewhere.  A file that is gone from the middle of a log looks the same, for the one before
+    it seems to reach over its offsets: those that are there ``instead`` have to be looked into."""
+    files = {(one.base_offset, one.next_base_offset): one for one in local.sealed_segments}
+    live: list[Pin] = []
+    others: list[Pin] = []
+    for pin in pins:
+        if pin.log_dir == local.log_dir:
+            file = files.get(_offsets(pin)) if pin.is_whole else None
+            (live if file is not None and pin.is_of(file, local.log_dir) else others).append(pin)
+    starts = [pin.base_offset for pin in live]  # ascending: these are the broker's segments, one behind the other
+    found = []
+    for pin in others:
+        first = max(bisect_right(starts, pin.base_offset) - 1, 0)
+        instead = tuple(live[first : bisect_left(starts, pin.next_base_offset)])
+        if _cover(instead, pin):
+            found.append(Unpin(pin=pin, reason=DropReason.REPLACED, instead=instead))
+    return found
 
 
-def _is_covered(pin: Pin, runs: Sequence[tuple[Offset, Offset]]) -> bool:
-    """Return whether one of ``runs``, which ascend, has all of the pin's offsets."""
-    number = bisect_right(runs, pin.base_offset, key=lambda run: run[0]) - 1
-    return number >= 0 and pin.next_base_offset <= runs[number][1]
+def _cover(pins: Sequence[Pin], other: Pin) -> bool:
+    offset = other.base_offset
+    for pin in pins:
+        if pin.base_offset <= offset < pin.next_base_offset:
+            offset = pin.next_base_offset
+    return offset >= other.next_base_offset
 
 
 def _offsets(pin: Pin) -> tuple[Offset, Offset]:

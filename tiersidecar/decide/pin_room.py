@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tiersidecar.domain.policy import UNLIMITED
-from tiersidecar.domain.segments import DropReason, LocalPartition, Pin, Unpin
+from tiersidecar.domain.segments import DropReason, LocalPartition, Pin, PinnedPartition, Unpin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,17 +31,39 @@ class Disk:
         return self.free_bytes - self.size_bytes * limits.disk_reserve_percent // 100
 
 
-def is_alone(pin: Pin, local: LocalPartition | None) -> bool:
-    """Return whether only the pin keeps the segment's bytes on its disk: the broker's directory has it no more, is gone itself,
-    or lies in another log dir.
+def pins_alone(
+    pins: Iterable[Pin],
+    present: Mapping[PinnedPartition, LocalPartition],
+    uncleaned: Container[PinnedPartition] = frozenset(),
+) -> list[Pin]:
+    """Return those of ``pins`` that alone keep their segment's bytes on its disk: the broker's directory has their file no
+    more, is gone itself, or lies in another log dir.
+
+    A log that was built anew has other files of the same offsets: so it is the file that counts, its base offset and inode,
+    where the partition is known to be ``uncleaned``.  Else it is the offset, since what a cleaner has rewritten stays part of a
+    picture.
 
     A file that the broker has only renamed yet (``.deleted``) still counts as the broker's: dropping the pin would free nothing
     for now, and the next round, which finds as little room as this one, would drop another.
     """
-    if local is None or pin.log_dir != local.log_dir:
-        return True
-    is_renamed = any(pin.base_offset == one.base_offset for one in local.deleted)
-    return pin.base_offset < local.segments[0].base_offset and not is_renamed
+    files: dict[PinnedPartition, frozenset[tuple[int, int]]] = {}
+    found = []
+    for pin in pins:
+        local = present.get(pin.owner)
+        if local is None or pin.log_dir != local.log_dir:
+            found.append(pin)
+        elif pin.owner not in uncleaned:
+            is_renamed = any(pin.base_offset == one.base_offset for one in local.deleted)
+            if pin.base_offset < local.segments[0].base_offset and not is_renamed:
+                found.append(pin)
+        else:
+            there = files.get(pin.owner)
+            if there is None:
+                brokers = (*local.deleted, *local.segments)
+                there = files[pin.owner] = frozenset((one.base_offset, one.inode) for one in brokers)
+            if (pin.base_offset, pin.segment.inode) not in there:
+                found.append(pin)
+    return found
 
 
 def has_moved(pin: Pin, local: LocalPartition | None) -> bool:
@@ -49,6 +71,14 @@ def has_moved(pin: Pin, local: LocalPartition | None) -> bool:
     if local is None or pin.log_dir == local.log_dir:
         return False
     return local.segments[0].base_offset <= pin.base_offset < local.segments[-1].base_offset
+
+
+def is_there_anew(pin: Pin, local: LocalPartition | None) -> bool:
+    """Return whether the broker's log, built anew in the pin's log dir, has sealed segments at the pin's offsets."""
+    if local is None or pin.log_dir != local.log_dir:
+        return False
+    first, active = local.segments[0].base_offset, local.segments[-1].base_offset
+    return first <= pin.base_offset and pin.next_base_offset <= active
 
 
 def is_given_up(pin: Pin, remote_log_start_offset: int) -> bool:

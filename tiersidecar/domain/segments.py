@@ -312,10 +312,11 @@ class DropReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpin:
-    """A pin to be dropped, and why."""
+    """A pin to be dropped, and why.  ``instead`` are pins that have its offsets, if their files have what they seem to."""
 
     pin: Pin
     reason: DropReason
+    instead: tuple[Pin, ...] = ()
 
 
 def with_pins(local: LocalPartition, pins: Sequence[Pin]) -> LocalPartition:

@@ -46,6 +46,14 @@ class MakePins(Protocol):
             PinError: links cannot be made there (now).
         """
 
+    async def hold_all(self, pins: Sequence[Pin], start: Offset, stop: Offset) -> bool:
+        """Return whether ``pins``, which ascend, have each offset from ``start`` on and below ``stop`` in their records; False
+        where a .log cannot be understood.
+
+        Raises:
+            PinError: one cannot be read.
+        """
+
     async def unpin(self, pin: Pin) -> None:
         """Remove its links; those that are gone already are no error.
 

@@ -264,7 +264,7 @@ class DiskCache:
         """Drop what has been idle for too long, is too much now, or was forgotten; remove what was dropped long enough ago."""
         await self._shrink()
         while self._forgotten:
-            await self._drop(self._forgotten.popitem()[1])
+            await self._drop_forgotten(next(iter(self._forgotten)))
         now_s = self._clock.monotonic_s()
         if self._settings.ttl_ms >= 0:
             idle_since_s = now_s - self._settings.ttl_ms / 1000
@@ -272,16 +272,16 @@ class DiskCache:
                 await self._drop_entry(key)
         removable_since_s = now_s - self._settings.file_delete_delay_ms / 1000
         while self._marked and self._marked[0][0] <= removable_since_s:
-            await self._blocking.run(self._files.remove_marked, self._marked.popleft()[1])
+            await self._remove_marked()
 
     async def finish(self) -> None:
         """Remove what was dropped or forgotten, at once: nobody reads any more, and what was erased must not stay until the
         next start.  A disk that fails is complained of."""
         try:
             while self._forgotten:
-                await self._drop(self._forgotten.popitem()[1])
+                await self._drop_forgotten(next(iter(self._forgotten)))
             while self._marked:
-                await self._blocking.run(self._files.remove_marked, self._marked.popleft()[1])
+                await self._remove_marked()
         except OSError as error:
             self._complain("read.cache.tidy.failed", error)
 
@@ -314,12 +314,27 @@ class DiskCache:
         entry = self._entries.get(key)
         if entry is not None:
             self.discard(key)
-            await self._drop(self._forgotten.pop(key))
+            await self._drop_forgotten(key)
+
+    async def _drop_forgotten(self, key: str) -> None:
+        """Drop what was forgotten of ``key``, which is known until that is done: a call that is cancelled may not have
+        begun."""
+        names = self._forgotten[key]
+        await self._drop(names)
+        if self._forgotten.get(key) is names:
+            del self._forgotten[key]
 
     async def _drop(self, names: tuple[str, ...]) -> None:
         if names:
-            await self._blocking.run(self._files.mark_deleted, names)
-            self._marked.append((self._clock.monotonic_s(), names))
+            try:
+                await self._blocking.run(self._files.mark_deleted, names)
+            finally:  # a call that is cancelled may have done its work
+                self._marked.append((self._clock.monotonic_s(), names))
+
+    async def _remove_marked(self) -> None:
+        """Remove what was dropped first."""
+        await self._blocking.run(self._files.remove_marked, self._marked[0][1])
+        self._marked.popleft()
 
 
 @asynccontextmanager

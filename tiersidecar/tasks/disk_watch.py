@@ -11,7 +11,7 @@ import structlog
 
 from tiersidecar.decide.disk_pressure import DiskSample, DiskState, decide_state, seconds_to_full, with_sample
 from tiersidecar.decide.pin import SegmentsAt, is_remote
-from tiersidecar.decide.pin_room import Disk, PinLimits, is_alone
+from tiersidecar.decide.pin_room import Disk, PinLimits, pins_alone
 from tiersidecar.decide.pressure_trim import DiskPressurePolicy, PressedPartition, PressureTrim, decide_pressure
 from tiersidecar.decide.topics import PartitionRole
 from tiersidecar.domain.ids import TopicIdPartition
@@ -162,7 +162,8 @@ class DiskWatch:
             for topic_id_partition, local in self._table.local.partitions.items()
         }
         pins = [pin for pin in self._table.pins if pin.log_dir in disk.log_dirs]
-        return sum(pin.size_bytes for pin in pins if is_alone(pin, present.get(pin.owner)))
+        uncleaned = {owner for owner, local in present.items() if self._table.is_uncleaned(local)}
+        return sum(pin.size_bytes for pin in pins_alone(pins, present, uncleaned))
 
     def _going_bytes(self, local: LocalPartition) -> int:
         """Return what lies below the log start, or is renamed already: the broker takes minutes to delete it."""

@@ -17,7 +17,7 @@ from tiersidecar.decide.pin import PinPlan, PinView, decide_pin
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.errors import BrokerRefusedError, PinError, SegmentChangedError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.segments import LocalPartition, LocalSegment
+from tiersidecar.domain.segments import LocalPartition, LocalSegment, Unpin
 from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.log_dirs import LogDirs
 from tiersidecar.ports.pins import MakePins
@@ -96,7 +96,7 @@ class FollowTask:
             plan = await self._plan(partition, local)
             known = replace(local, leader_epochs=self._note(topic_id_partition).epochs.entries)
             await _do_all(
-                *(partial(self._keeper.drop, unpin) for unpin in plan.drop),
+                *(partial(self._drop, topic_id_partition, unpin) for unpin in plan.drop),
                 *(partial(self._pin, topic_id_partition, known, segment) for segment in plan.pin),
             )
             if plan.is_settled:
@@ -134,6 +134,22 @@ class FollowTask:
         if not plan.pin:
             return plan
         return plan.below(await self._high_watermark(partition))
+
+    async def _drop(self, topic_id_partition: TopicIdPartition, unpin: Unpin) -> None:
+        """Drop a pin; one that others replace only where their records have its offsets.  Of a log that lost a file from its
+        middle the one before seems to reach over the hole, and the pin may be the only copy."""
+        pin = unpin.pin
+        if unpin.instead and not await self._pins.hold_all(unpin.instead, pin.base_offset, pin.next_base_offset):
+            log.warning(
+                "pin.not_replaced",
+                topic=topic_id_partition.topic,
+                partition=topic_id_partition.partition,
+                base_offset=pin.base_offset,
+                next_base_offset=pin.next_base_offset,
+                reason="the segments in its place do not have all of its offsets",
+            )
+            return
+        await self._keeper.drop(unpin)
 
     async def _pin(self, topic_id_partition: TopicIdPartition, local: LocalPartition, segment: LocalSegment) -> None:
         where = {

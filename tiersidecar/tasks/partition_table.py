@@ -365,6 +365,9 @@ class PartitionTable:
     compacted_topics: dict[str, CleanerSettings] = field(default_factory=dict)
     """Topics of which the broker's cleaner rewrites segments. Written by the topic checks."""
 
+    uncleaned_topics: set[str] = field(default_factory=set)
+    """Topics that are known to be no compacted ones; others may not have been looked at yet. Written by the topic checks."""
+
     records: dict[TopicIdPartition, PartitionRecord] = field(default_factory=dict)
     missing_owners: dict[Uuid, str] = field(default_factory=dict)
     """Topic ids whose owner object is gone from the store, or is another place's, and what that means."""
@@ -412,6 +415,10 @@ class PartitionTable:
         """Return whether ``cleanup.policy`` is ``compact``, and nothing is deleted by retention."""
         settings = self.compacted_topics.get(topic)
         return settings is not None and settings.policy is CleanupPolicy.COMPACT
+
+    def is_uncleaned(self, local: LocalPartition) -> bool:
+        """Return whether it is known that the broker's cleaner rewrites nothing of the partition."""
+        return local.topic_id_partition.topic in self.uncleaned_topics
 
     def policy_of(self, partition: TieredPartition) -> TopicPolicy:
         """Return the policy of a partition, without retention where ``cleanup.policy`` is ``compact`` alone."""

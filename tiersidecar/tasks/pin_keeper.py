@@ -13,8 +13,9 @@ from tiersidecar.decide.pin_room import (
     PinLimits,
     decide_room,
     has_moved,
-    is_alone,
     is_given_up,
+    is_there_anew,
+    pins_alone,
     room_bytes,
 )
 from tiersidecar.decide.trash import kept_from
@@ -219,13 +220,18 @@ class PinKeeper:
         def needless(pin: Pin) -> DropReason | None:
             if self._is_remote(topic_id_partitions.get(pin.owner), pin):
                 return DropReason.REMOTE
-            return DropReason.MOVED if has_moved(pin, present.get(pin.owner)) else None
+            if has_moved(pin, present.get(pin.owner)):
+                return DropReason.MOVED
+            local = present.get(pin.owner)
+            is_uncleaned = local is not None and self._table.is_uncleaned(local)
+            return DropReason.REPLACED if is_uncleaned and is_there_anew(pin, local) else None
 
         return decide_room(alone, disks, self._settings.limits, needless)
 
     def _alone(self) -> list[Pin]:
         present = self._present()
-        return [pin for pin in self._table.pins if is_alone(pin, present.get(pin.owner))]
+        uncleaned = {owner for owner, local in present.items() if self._table.is_uncleaned(local)}
+        return pins_alone(self._table.pins, present, uncleaned)
 
     async def _replaced(self) -> Sequence[Pin]:
         """Return pins of pictures of which the broker's cleaner has put another file in the place of its own: by their offsets

@@ -66,6 +66,7 @@ class TopicChecks:
             self._table.refused_topics.pop(gone, None)
             self._table.untrimmable_topics.pop(gone, None)
             self._table.compacted_topics.pop(gone, None)
+            self._table.uncleaned_topics.discard(gone)
             self._telemetry.forget(UNSAFE_TOPICS, topic=gone)
 
     async def check(self, topics: Iterable[str]) -> None:
@@ -98,12 +99,14 @@ class TopicChecks:
         """Return the reason, and take note of what the cleaner of a compacted topic goes by."""
         reason = reason_not_to_tier(configs, tiers_compacted=self._tiers_compacted)
         settings = None if reason else read_cleaner_settings(configs)
+        self._table.uncleaned_topics.discard(topic)
         if settings is not None:
             self._table.compacted_topics[topic] = settings
         elif not reason:
             self._table.compacted_topics.pop(topic, None)
             if is_compacted(configs):
                 return "the broker does not report its cleaner's settings"
+            self._table.uncleaned_topics.add(topic)
         return reason
 
     async def reason_to_leave(self, topic: str) -> str:

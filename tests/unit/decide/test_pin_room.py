@@ -13,8 +13,9 @@ from tiersidecar.decide.pin_room import (
     PinLimits,
     decide_room,
     has_moved,
-    is_alone,
     is_given_up,
+    is_there_anew,
+    pins_alone,
     room_bytes,
 )
 from tiersidecar.domain.segments import DropReason, LocalPartition, Pin
@@ -146,7 +147,29 @@ def test_moved(local: LocalPartition | None, expected: bool) -> None:
     ],
 )
 def test_alone(local: LocalPartition | None, expected: bool) -> None:
-    assert is_alone(pin_of(0, 50), local) is expected
+    pin = pin_of(0, 50)
+    present = {} if local is None else {pin.owner: local}
+    assert pins_alone([pin], present) == pins_alone([pin], present, {pin.owner}) == [pin] * expected
+
+
+REBUILT = local_partition(local_segments(0, 40, 90, 140))
+
+
+@pytest.mark.parametrize(
+    ("pin", "is_alone", "is_there"),
+    [
+        pytest.param(pin_of(0, 40), False, True, id="it is the broker's file"),
+        pytest.param(pin_of(0, 40, inode=7), True, True, id="another file of the same offsets"),
+        pytest.param(pin_of(50, 100, inode=7), True, True, id="rolled elsewhere"),
+        pytest.param(pin_of(100, 150, inode=7), True, False, id="not all of it is sealed yet"),
+        pytest.param(pin_of(200, 250, inode=7), True, False, id="not fetched yet: no limit would see it otherwise"),
+    ],
+)
+def test_of_a_log_that_was_built_anew_old_files_count(pin: Pin, is_alone: bool, is_there: bool) -> None:
+    present = {pin.owner: REBUILT}
+    assert pins_alone([pin], present, {pin.owner}) == [pin] * is_alone
+    assert is_there_anew(pin, REBUILT) is is_there
+    assert pins_alone([pin], present) == [], "no limit takes what a cleaner has rewritten from a picture"
 
 
 @pytest.mark.parametrize(

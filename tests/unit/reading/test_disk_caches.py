@@ -6,9 +6,10 @@ Shown here: S-121, S-123, S-124, S-125, S-127, S-128, S-129, S-130, S-131; U22, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -23,6 +24,7 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.reading.chunk_files import open_chunk_files_cache
 from tiersidecar.reading.disk_cache import (
     CacheBound,
+    DiskCache,
     DiskCacheSettings,
     IndexFilesCache,
     open_index_files_cache,
@@ -135,6 +137,42 @@ async def test_at_its_end_nothing_that_was_dropped_is_left(setting: Setting) -> 
         assert files_of(second) < setting.names(), "forgotten, and not removed yet"
         assert any(name.endswith(".deleted") for name in setting.names()), "dropped, and not removed yet"
     assert setting.names() == files_of(third)
+
+
+T = TypeVar("T")
+
+
+class SlowDisk:
+    """ports.clock.Blocking whose calls end, and are only then told to be cancelled, as in threads."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.may_end = asyncio.Event()
+        self.may_end.set()
+
+    async def run(self, function: Callable[..., T], *args: object) -> T:
+        result = function(*args)
+        self.begun.set()
+        await self.may_end.wait()
+        return result
+
+
+async def test_what_is_being_dropped_when_it_ends_is_not_left(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    cache = DiskCache(DiskCacheSettings(directory=str(tmp_path)), blocking=disk, clock=ManualClock())
+    await cache.list_files()
+    await cache.put("erased", {"erased": b"key"})
+    cache.discard("erased")
+    disk.may_end.clear()
+    disk.begun.clear()
+    tidying = asyncio.create_task(cache.tidy())
+    await disk.begun.wait()
+    tidying.cancel()
+    disk.may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await tidying
+    await cache.finish()
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_what_is_idle_for_too_long_goes(setting: Setting) -> None:

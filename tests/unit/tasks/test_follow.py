@@ -189,6 +189,29 @@ async def test_a_truncated_pin_goes_and_the_new_segment_of_its_offsets_is_pinned
     assert shell.telemetry.value(PINS_DROPPED, reason="truncated") == 1
 
 
+@pytest.mark.parametrize(
+    ("hole", "left", "told"),
+    [
+        pytest.param(None, [(0, 100)], [], id="a log that was built anew has rolled elsewhere"),
+        pytest.param(Offset(50), [(0, 100), (50, 100)], [50], id="a file is gone from the middle of the log"),
+    ],
+)
+async def test_a_pin_is_replaced_only_by_files_that_have_its_offsets(
+    hole: Offset | None, left: list[tuple[int, int]], told: list[int]
+) -> None:
+    """The file before a hole seems to reach over it, and the pin is the only copy."""
+    shell = PinShell()
+    await shell.open(0, 50, 100)
+    await shell.round()
+    shell.pins.hole = hole
+    shell.see(0, 100)
+    await shell.round()
+    with capture_logs() as events:
+        await shell.round()
+    assert shell.pins.ranges == shell.known == left
+    assert [event["base_offset"] for event in events if event["event"] == "pin.not_replaced"] == told
+
+
 async def test_a_segment_that_the_broker_deleted_first_is_told_and_the_others_are_pinned() -> None:
     shell = PinShell()
     shell.pins.gone = {0}

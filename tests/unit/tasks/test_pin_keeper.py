@@ -98,6 +98,26 @@ async def test_what_the_broker_still_has_takes_no_room() -> None:
     assert shell.telemetry.value(PINS_SEGMENTS, log_dir=LOG_DIR) == 3
 
 
+async def test_a_log_that_is_built_anew_beside_its_old_pins_does_not_fill_the_disk() -> None:
+    """By their offsets the broker would still have them: they would count nowhere, and no limit would let them go."""
+    shell = PinShell(limits=PinLimits(disk_reserve_percent=10))
+    await shell.open(0, 50, 100, 150)
+    await shell.round()
+    pins = [replace(pin, segment=replace(pin.segment, inode=7)) for pin in shell.pins.pins]
+    shell.pins.pins = pins
+    shell.table.pins.add_all(pins)
+    shell.table.uncleaned_topics.add(TOPIC_ID_PARTITION.topic)
+    shell.see(0, 60, 120)
+    shell.pins.spaces = {LOG_DIR: DiskSpace(device=1, size_bytes=10_000, free_bytes=999)}
+    await shell.keeper.keep()
+    assert shell.pins.ranges == [(50, 100), (100, 150)]
+    assert shell.telemetry.value(PINS_DROPPED, reason="replaced") == 1, "the broker has it again"
+    shell.pins.spaces = {LOG_DIR: DiskSpace(device=1, size_bytes=10_000, free_bytes=0)}
+    await shell.keeper.keep()
+    assert shell.pins.ranges == []
+    assert shell.telemetry.value(PINS_DROPPED, reason="disk_reserve") == 1, "the broker has not got so far yet"
+
+
 async def test_below_disk_reserve_those_go_first_that_are_remote() -> None:
     shell = PinShell(*PINS, limits=PinLimits(disk_reserve_percent=10))
     shell.see(150, 200)

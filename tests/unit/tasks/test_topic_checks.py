@@ -132,9 +132,14 @@ async def test_with_compaction_enabled_compacted_topics_are_tiered_and_known(pol
     await stage.checks.check([TOPIC])
     assert stage.table.refused_topics == stage.table.untrimmable_topics == {}
     assert stage.table.compacted_topics[TOPIC].policy == policy
+    assert stage.table.uncleaned_topics == set()
     stage.broker.settings[TOPIC] = GOOD
     await stage.checks.check([TOPIC])
     assert stage.table.compacted_topics == {}, "it is an ordinary one now"
+    assert stage.table.uncleaned_topics == {TOPIC}
+    stage.broker.settings[TOPIC] = {**GOOD, **COMPACTED, "cleanup.policy": policy}
+    await stage.checks.check([TOPIC])
+    assert stage.table.uncleaned_topics == set()
 
 
 async def test_a_compacted_topic_of_which_a_setting_is_not_told_is_refused() -> None:

@@ -36,6 +36,9 @@ PIN_PREFIX = "tiersidecar-pin."
 PROBE_NAME = f"{PIN_PREFIX}probe"
 _REPLACEMENT = "replacement"
 """In a pin's file names: the link to a .log that is to take the place of another one's."""
+_REPLACEMENT_EPOCHS = "replacement-epochs"
+"""Its leader epochs until they are written: by a name of their own, for what the other one names may be the broker's file."""
+_REPLACEMENTS = (_REPLACEMENT, _REPLACEMENT_EPOCHS)
 _NAME = re.compile(
     r"tiersidecar-pin\.(?P<topic_id>[A-Za-z0-9_-]{22})\.(?P<partition>0|[1-9][0-9]{0,9})"
     r"\.(?P<base>[0-9]{20})-(?P<following>[0-9]{20})\.(?P<file>[^/]+)"
@@ -111,7 +114,7 @@ def parse_pin_file(name: str) -> tuple[PinName, str] | None:
         base_offset=Offset(int(match["base"])),
         next_base_offset=Offset(int(match["following"])),
     )
-    names = (*pin.all_names, _REPLACEMENT)
+    names = (*pin.all_names, *_REPLACEMENTS)
     known = pin.base_offset < pin.next_base_offset and match["file"] in names and name.startswith(pin.prefix)
     return (pin, match["file"]) if known else None
 
@@ -184,10 +187,12 @@ Link = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class PinListing:
-    """Names in a directory: of pins, and of files of pins that lack the .log."""
+    """Names in a directory: of pins, of files of pins that lack the .log, and of those pins that have a file that was to take
+    another one's place."""
 
     whole: tuple[PinName, ...] = ()
     partial: tuple[PinName, ...] = field(default=())
+    replaced: tuple[PinName, ...] = ()
 
 
 class PinDirectory:
@@ -213,9 +218,11 @@ class PinDirectory:
         except FileNotFoundError:
             return PinListing()
         names = sorted(files, key=lambda name: (name.owner, name.base_offset, name.next_base_offset))
+        whole = tuple(name for name in names if name.log_name in files[name])
         return PinListing(
-            tuple(name for name in names if name.log_name in files[name]),
+            whole,
             tuple(name for name in names if name.log_name not in files[name]),
+            tuple(name for name in whole if not files[name].isdisjoint(_REPLACEMENTS)),
         )
 
     def read(self, names: Sequence[PinName]) -> tuple[Pin, ...]:
@@ -284,7 +291,15 @@ class PinDirectory:
         Raises:
             OSError: one cannot be removed.
         """
-        self._unlink(name, (*reversed(name.all_names), _REPLACEMENT))
+        self._unlink(name, (*reversed(name.all_names), *_REPLACEMENTS))
+
+    def forget_replacement(self, name: PinName) -> None:
+        """Remove what was to take the place of a pin's files when an earlier process ended.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        self._unlink(name, _REPLACEMENTS)
 
     def _path(self, name: PinName, file: str) -> str:
         return f"{self.path}/{name.prefix}{file}"
@@ -296,15 +311,20 @@ class PinDirectory:
     def _replace_log(self, name: PinName, segment: LocalSegment, leader_epochs: Sequence[EpochEntry]) -> None:
         """Put the link to ``segment``'s .log in the place of the other one, and its epochs behind those that only the pin knows
         yet; companions are to be linked anew."""
-        replacement = self._path(name, _REPLACEMENT)
+        replacement, epochs_path = (self._path(name, file) for file in _REPLACEMENTS)
         entries = epochs_below_end(name, segment, leader_epochs)
         known = Lineage.of(self._read_epochs(name)).extended_by(entries).entries
-        Path(replacement).unlink(missing_ok=True)  # it may be a link to a third file
-        Path(replacement).write_bytes(write_leader_epochs(known))
-        Path(replacement).replace(self._path(name, LEADER_EPOCH_CHECKPOINT))
+        for path in (replacement, epochs_path):  # they may be an earlier process's
+            Path(path).unlink(missing_ok=True)
+        with Path(epochs_path).open(
+            "xb"
+        ) as file:  # never into a file that is there, of which the broker's may be a name
+            file.write(write_leader_epochs(known))
+        Path(epochs_path).replace(self._path(name, LEADER_EPOCH_CHECKPOINT))
         self._link(segment.log_path, replacement)
         self._unlink(name, (name.earlier_snapshot_name, *name.companion_names))
         Path(replacement).replace(self._path(name, name.log_name))
+        Path(replacement).unlink(missing_ok=True)  # a rename does nothing where both are names of one file
 
     def _unlink(self, name: PinName, files: Sequence[str]) -> None:
         for file in files:
@@ -342,11 +362,16 @@ class PinDirectory:
         )
 
     def _read_epochs(self, name: PinName) -> tuple[EpochEntry, ...]:
+        """Return what is written, or what the batches have: after a power failure the file, which is not synced, may be empty
+        or away, and a pin without epochs is taken for cut off where a log begins anew below it."""
         path = self._path(name, LEADER_EPOCH_CHECKPOINT)
-        try:
-            return read_leader_epochs(Path(path).read_bytes(), where=path)
-        except (FileNotFoundError, CorruptDataError):
-            return ()  # after a power failure: it is not synced, and the live file may still do
+        with suppress(FileNotFoundError, CorruptDataError):
+            data = Path(path).read_bytes()
+            if data:
+                return read_leader_epochs(data, where=path)
+        with suppress(OSError, CorruptDataError):
+            return read_segment_epochs(self._path(name, name.log_name), name.base_offset).entries
+        return ()  # the live file may still have them
 
 
 def require_same(directory: str, before: object, after: object) -> None:

@@ -61,8 +61,8 @@ def find_place(log_dir: str, log_dirs: Sequence[str], *, link: Link = os.link) -
             if place != log_dir:
                 Path(place).mkdir(mode=0o700, exist_ok=True)
             _probe(log_dir, place, link)
-        except OSError as error:
-            reasons.append(explain_link_error(error))
+        except (OSError, PinError) as error:
+            reasons.append(error.reason if isinstance(error, PinError) else explain_link_error(error))
             if place != log_dir:
                 with suppress(OSError):  # an empty one is of no use; one that holds pins stays
                     Path(place).rmdir()
@@ -87,11 +87,19 @@ def _places(log_dir: str, log_dirs: Sequence[str]) -> Iterator[str]:
 
 
 def _probe(log_dir: str, place: str, link: Link) -> None:
-    """Link the log dir's own meta.properties, and take the link away."""
+    """Link the log dir's own meta.properties, and take the link away.
+
+    Raises:
+        OSError: it cannot be linked.
+        PinError: its link does not show that it is one.
+    """
     probe = Path(place, PROBE_NAME)
     probe.unlink(missing_ok=True)
     link(f"{log_dir}/{META_PROPERTIES}", str(probe))
+    inodes = {Path(log_dir, META_PROPERTIES).stat().st_ino, probe.stat().st_ino}
     probe.unlink()
+    if len(inodes) > 1:  # some of FUSE: no pin could be told from one of another file
+        raise PinError(path=place, reason="a hard link has another inode here than its file")
 
 
 T = TypeVar("T")
@@ -184,6 +192,15 @@ class FilesystemPins:
             return await self._blocking.run(first_hole, [pin.segment for pin in pins], start, stop)
         except CorruptDataError:
             return None
+        except OSError as error:
+            raise PinError(path=pins[0].log_dir, reason=explain_os_error(error)) from error
+
+    async def hold_all(self, pins: Sequence[Pin], start: Offset, stop: Offset) -> bool:
+        """Return whether they have each offset from ``start`` on and below ``stop``."""
+        try:
+            return await self._blocking.run(first_hole, [pin.segment for pin in pins], start, stop) is None
+        except CorruptDataError:
+            return False
         except OSError as error:
             raise PinError(path=pins[0].log_dir, reason=explain_os_error(error)) from error
 
@@ -294,6 +311,8 @@ class FilesystemPins:
                 pins += await self._blocking.run(directory.read, listing.whole[start : start + _READ_AT_ONCE])
             for name in listing.partial if sweep else ():
                 await self._blocking.run(directory.remove, name)
+            for name in listing.replaced if sweep else ():
+                await self._blocking.run(directory.forget_replacement, name)
         return pins
 
 

@@ -190,15 +190,20 @@ async def test_the_first_offset_that_a_cleaner_took_is_found(broker: Broker) -> 
             for start, stop in ((0, 200), (0, 20), (0, 21), (30, 40), (30, 41), (50, 200))
         ]
         assert holes == [20, None, 20, None, 40, None]
+        assert not await pins.hold_all(taken, Offset(0), Offset(50))
+        assert await pins.hold_all(taken, Offset(50), Offset(100))
         thinned = bytearray(data_batch(50, [(b"key", b"value")] * 50))
         thinned[57:61] = (49).to_bytes(4)
         broker.file(50, "log").write_bytes(thinned)
         assert await pins.first_hole(taken, Offset(50), 200) == 50
         broker.file(50, "log").write_bytes(b"no batch" * 20)
         assert await pins.first_hole(taken, Offset(50), 200) is None, "its copy will tell"
+        assert not await pins.hold_all(taken, Offset(50), Offset(100)), "it may hold nothing"
         Path(taken[1].segment.log_path).unlink()
         with pytest.raises(PinError):
             await pins.first_hole(taken, Offset(50), 200)
+        with pytest.raises(PinError):
+            await pins.hold_all(taken, Offset(50), Offset(100))
 
 
 async def test_where_a_cleaner_was_is_found(broker: Broker) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -226,6 +228,106 @@ def test_a_file_that_takes_anothers_place_has_the_epochs_that_only_the_pin_knows
     assert pin.leader_epochs == tuple(older)
 
 
+def test_two_processes_that_replace_one_file_at_once_never_write_into_the_brokers(
+    pins: PinDirectory, local: LocalPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was frozen wakes when another has the role, at any step of it: what it writes to may be a link by now."""
+    segment = local.segments[0]
+    name, log = name_of(local, segment), Path(segment.log_path)
+    pins.make(name, segment, local.leader_epochs)
+    data = log.read_bytes()
+    log.unlink()
+    log.write_bytes(data)
+    unlink = Path.unlink
+
+    def linked_meanwhile(path: Path, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok=missing_ok)
+        if path.name.startswith(name.prefix):
+            os.link(log, path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", linked_meanwhile)
+        with pytest.raises(FileExistsError):
+            pins.make(name, segment, local.leader_epochs)
+    assert log.read_bytes() == data
+    pin = pins.make(name, segment, local.leader_epochs)
+    assert (pin.segment.inode, pin.leader_epochs) == (log.stat().st_ino, FIRST_EPOCH)
+    assert not [file for file in files(pins) if "replacement" in file]
+
+
+class KilledError(BaseException):
+    """kill -9."""
+
+
+def test_killed_at_any_step_of_a_replacement_a_pin_has_its_bytes_and_epochs(
+    tmp_path: Path, local: LocalPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the broker's new file is gone after it: the old one may be the only copy."""
+    segment, steps = local.segments[0], 0
+    name, log = name_of(local, segment), Path(segment.log_path)
+    data = log.read_bytes()
+    left = -1
+    unlink, link, rename = os.unlink, os.link, os.rename
+
+    def counted(step: Callable[..., None]) -> Callable[..., None]:
+        def call(*args: object) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise KilledError
+            step(*args)
+
+        return call
+
+    while left <= 0:
+        steps += 1
+        (tmp_path / f"{steps}").mkdir()
+        pins = PinDirectory(str(tmp_path / f"{steps}"), log_dir=local.log_dir, link=counted(link))
+        pin = pins.make(name, segment, local.leader_epochs)
+        log.unlink()
+        log.write_bytes(data)
+        left = steps
+        with monkeypatch.context() as patched, suppress(KilledError):
+            patched.setattr(os, "unlink", counted(unlink))
+            patched.setattr(os, "replace", counted(rename))
+            pins.make(name, segment, local.leader_epochs)
+        (found,) = pins.read(pins.list_names().whole)
+        assert Path(found.segment.log_path).read_bytes() == log.read_bytes() == data, f"step {steps}"
+        assert found.leader_epochs == pin.leader_epochs, f"step {steps}"
+    assert steps > 10
+
+
+def test_a_link_that_was_to_take_a_pins_place_is_left_by_a_crash_until_the_next_start(
+    pins: PinDirectory, local: LocalPartition
+) -> None:
+    """It would keep the bytes of a second file for as long as the pin is there."""
+    segment = local.segments[0]
+    name = name_of(local, segment)
+    pin = pins.make(name, segment, local.leader_epochs)
+    for file in ("replacement", "replacement-epochs"):
+        os.link(local.segments[1].log_path, f"{pins.path}/{name.prefix}{file}")
+    listing = pins.list_names()
+    assert (listing.whole, listing.replaced, listing.partial) == ((name,), (name,), ())
+    pins.forget_replacement(name)
+    assert pins.list_names().replaced == ()
+    assert pins.read(listing.whole) == (pin,)
+
+
+@pytest.mark.parametrize("torn", [b"", b"0\n1\n"])
+def test_epochs_that_a_power_failure_has_torn_are_those_of_the_batches(
+    pins: PinDirectory, local: LocalPartition, torn: bytes
+) -> None:
+    """Without any, a log that is built anew below the pin would be taken for a truncation."""
+    segment = local.segments[1]
+    name = name_of(local, segment)
+    pins.make(name, segment, local.leader_epochs)
+    Path(f"{pins.path}/{name.prefix}leader-epoch-checkpoint").write_bytes(torn)
+    (pin,) = pins.read([name])
+    assert pin.leader_epochs == (EpochEntry(LeaderEpoch(0), Offset(35)),)
+    Path(pin.segment.log_path).write_bytes(b"x" * 100)
+    assert pins.read([name])[0].leader_epochs == (), "nothing is known then"
+
+
 def test_a_disk_that_fails_leaves_nothing(tmp_path: Path, local: LocalPartition, log_dir: Path) -> None:
     calls = 0
 
@@ -251,14 +353,6 @@ def test_removed_whole_and_again(pins: PinDirectory, local: LocalPartition) -> N
         pins.remove(name_of(local, segment))
     assert files(pins) == []
     assert all(Path(one.log_path).exists() for one in local.segments), "the broker's own stay"
-
-
-def test_epochs_cut_short_by_a_power_failure_are_unknown(pins: PinDirectory, local: LocalPartition) -> None:
-    segment = local.segments[0]
-    name = name_of(local, segment)
-    pins.make(name, segment, local.leader_epochs)
-    Path(pins.path, f"{name.prefix}leader-epoch-checkpoint").write_bytes(b"")
-    assert pins.read([name])[0].leader_epochs == ()
 
 
 def test_no_directory_is_no_pins(tmp_path: Path) -> None:

@@ -53,6 +53,18 @@ def test_inside_it_where_its_parent_is_another_mount(tmp_path: Path, log_dir: Pa
     assert listing(log_dir) == before
 
 
+def test_nowhere_on_a_file_system_whose_links_have_inodes_of_their_own(log_dir: Path) -> None:
+    """Some of FUSE: every pin would be taken for one of another file, and be made again at each look."""
+
+    def copy(source: str, target: str) -> None:
+        shutil.copy(source, target)
+
+    before = listing(log_dir)
+    with pytest.raises(PinError, match="inode"):
+        find_place(str(log_dir), [str(log_dir)], link=copy)
+    assert listing(log_dir) == before
+
+
 def test_inside_it_where_its_parent_cannot_be_written(log_dir: Path) -> None:
     (log_dir.parent / "logs.tiersidecar-pins").write_bytes(b"not a directory")
     assert find_place(str(log_dir), [str(log_dir)]) == str(log_dir)
