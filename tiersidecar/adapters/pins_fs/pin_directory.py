@@ -316,9 +316,8 @@ class PinDirectory:
         known = Lineage.of(self._read_epochs(name)).extended_by(entries).entries
         for path in (replacement, epochs_path):  # they may be an earlier process's
             Path(path).unlink(missing_ok=True)
-        with Path(epochs_path).open(
-            "xb"
-        ) as file:  # never into a file that is there, of which the broker's may be a name
+        # Never into a file that is there: it may be another name of the broker's.
+        with Path(epochs_path).open("xb") as file:
             file.write(write_leader_epochs(known))
         Path(epochs_path).replace(self._path(name, LEADER_EPOCH_CHECKPOINT))
         self._link(segment.log_path, replacement)
